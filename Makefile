@@ -1,0 +1,46 @@
+# Two commands set everything up on a fresh machine: make quickstart, make test.
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= 2.13.0
+RUN := $(VENV)/bin/python
+PIP := $(RUN) -m pip --disable-pip-version-check -q
+
+.PHONY: help quickstart test lint clean
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
+
+quickstart: $(VENV)/.quickstart ## install, make the two demo agents, train them, draw their curves
+	$(RUN) -m hacpo_fast.demo demo
+	$(RUN) -m hacpo_fast.train configs/quickstart.yaml
+
+test: $(VENV)/.dev ## install and run all tests that need no GPU
+	$(RUN) -m pytest -m "not gpu"
+
+lint: $(VENV)/.dev ## style
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+clean: ## remove the virtual environment
+	rm -rf $(VENV)
+
+# Where there is no NVIDIA GPU, Linux gets torch's CPU build: the build on PyPI brings several GB of CUDA libraries.
+# pip may know a CPU build already; else PyTorch's own index has it.
+$(VENV)/.torch:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "hacpo_fast needs Python 3.10 or newer; make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	@echo "installing torch $(TORCH)"
+	@if [ "$$(uname -s)" = Linux ] && ! command -v nvidia-smi > /dev/null; then \
+	    $(PIP) install "torch==$(TORCH)+cpu" 2> /dev/null \
+	    || $(PIP) install "torch==$(TORCH)" --index-url https://download.pytorch.org/whl/cpu; \
+	else $(PIP) install "torch==$(TORCH)"; fi
+	@touch $@
+
+$(VENV)/.quickstart: $(VENV)/.torch setup.py
+	@echo "installing hacpo_fast"
+	@$(PIP) install -e '.[reasoning,tensorboard]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.torch setup.py
+	@echo "installing hacpo_fast with all that its tests need"
+	@$(PIP) install -e '.[dev]'
+	@touch $@

@@ -1,0 +1,277 @@
+"""Every setting of a run: its type, default, meaning and limits, in one place.
+
+`hacpo_fast.config_file.load` reads a `Config` from YAML and `section.key=value` overrides; `--help` prints this file.
+Equation and section numbers are those of arXiv 2603.02604. Defaults follow the paper where it says what it used.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """A group of settings. Unknown keys, NaN and infinity are errors."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, validate_default=True, frozen=True)
+
+
+class RunConfig(Section):
+    output: str | None = Field(
+        None, description="Folder of the run; empty: runs/<config>-<date>-<time>. Must not exist"
+    )
+    seed: int = Field(0, ge=0, description="Fixes data order, sampling and mini-batches on a given machine")
+    steps: Count | None = Field(None, description="Training steps; empty: one pass over the training problems")
+    device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
+    threads: Count | None = Field(None, description="CPU threads of torch; empty: torch's own choice")
+    save_every: int = Field(0, ge=0, description="Steps between saved checkpoints (0: only at the end)")
+    save_rollouts: int = Field(4, ge=0, description="Responses per agent and step written to rollouts.jsonl")
+    show_rollouts: int = Field(0, ge=0, description="Responses per agent and step printed in the terminal")
+    tensorboard: bool = Field(True, description="Write TensorBoard event files where tensorboard is installed")
+    wandb_project: str | None = Field(None, description="Weights & Biases project; empty: off")
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, device: str) -> str:
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+            raise ValueError(f"'{device}' is not a device; use auto, cpu, cuda or cuda:N")
+        return device
+
+
+class TaskConfig(Section):
+    kind: Literal["reasoning_gym", "file", "hub"] = Field(
+        description="Where problems come from: a reasoning-gym generator, a JSONL or Parquet file, a data set of the hub"
+    )
+    name: str = Field(min_length=1, description="Generator (chain_sum), path (problems.jsonl) or hub name (user/data)")
+    params: dict[str, Any] = Field({}, description="reasoning_gym: the generator's own parameters")
+    size: Count = Field(4000, description="reasoning_gym: problems to generate (repeated ones are dropped)")
+    seed: int = Field(0, ge=0, description="reasoning_gym: seed of the generator")
+    subset: str | None = Field(None, description="hub: configuration of the data set")
+    split: str = Field("train", description="hub: split of the data set")
+    prompt: str | None = Field(
+        None, description="Prompt as a template over a row's fields; empty: {question} (reasoning_gym) or {prompt}"
+    )
+    messages: str | None = Field(None, description="Column with chat messages (role, content); replaces prompt")
+    answer: str = Field("answer", description="Column with the reference answer; may be missing for your own reward")
+    system_prompt: str | None = Field(None, description="System message put before the prompt in chat formats")
+    reward: str | None = Field(
+        None,
+        description="reasoning_gym, math, exact, numeric, regex, or your function as module:function or file.py:function; "
+        "empty: reasoning_gym for that kind, math otherwise",
+    )
+    reward_options: dict[str, Any] = Field({}, description="Keyword arguments of the reward, e.g. pattern for regex")
+    reward_timeout: Positive = Field(10.0, description="Seconds that one check may take before it counts as 0")
+    reward_workers: Count = Field(2, description="Processes that check answers")
+    holdout: Share = Field(0.2, description="Share of problems held out for validation, chosen by a hash of their text")
+
+
+class AgentConfig(Section):
+    model: str = Field(min_length=1, description="Folder or hub name of a causal language model")
+    tokenizer: str | None = Field(None, description="Folder or hub name of its tokenizer; empty: the model's")
+    revision: str | None = Field(None, description="Revision on the hub")
+    trust_remote_code: bool = Field(False, description="Run Python code that ships with the model")
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="Of the weights; auto: bfloat16 on a GPU, float32 on a CPU. bfloat16 keeps float32 masters"
+    )
+    prompt_format: Literal["auto", "chat", "plain"] = Field(
+        "auto", description="chat: the tokenizer's chat template; plain: prompt_template; auto: chat where there is one"
+    )
+    prompt_template: str = Field("{prompt}", description="plain: text around the prompt")
+    chat_template_options: dict[str, Any] = Field(
+        {}, description="Variables of the chat template, e.g. enable_thinking"
+    )
+    temperature: Positive | None = Field(None, description="Sampling temperature; empty: rollout.temperature")
+    max_response_tokens: Count | None = Field(None, description="Empty: rollout.max_response_tokens")
+    lr: Positive | None = Field(None, description="Learning rate; empty: training.lr")
+
+    @field_validator("prompt_template")
+    @classmethod
+    def _has_prompt(cls, template: str) -> str:
+        if "{prompt}" not in template:
+            raise ValueError("must contain {prompt}")
+        return template
+
+
+class RolloutConfig(Section):
+    engine: Literal["transformers"] = Field("transformers", description="What generates the responses")
+    prompts_per_step: Count = Field(128, description="Prompts that all agents answer in one step")
+    samples_per_prompt: Count = Field(
+        8, description="G: responses of one agent to one prompt (gspo_x2 takes twice as many)"
+    )
+    temperature: Positive = Field(1.0, description="Of sampling; all log-probs are taken at it")
+    max_prompt_tokens: Count = Field(1024, description="Problems with a longer prompt for any agent are left out")
+    max_response_tokens: Count = Field(4096, description="A response is cut there")
+    batch_sequences: Count = Field(256, description="Sequences that the transformers engine samples at once")
+    logprobs: Literal["engine", "recompute"] = Field(
+        "engine",
+        description="Rollout-time log-probs: as the engine reports them, or scored again before the first update",
+    )
+    score_eos: bool = Field(True, description="The end token of an agent's own response belongs to its mean log-prob")
+    max_mismatch: Positive = Field(
+        0.1,
+        description="Stop when engine and policy log-probs of own tokens differ by more than this on average (nats)",
+    )
+
+
+class CapabilityConfig(Section):
+    metric: Literal["mean_reward", "positive_rate"] = Field(
+        "mean_reward", description="What an agent's own rewards are summed up to: their mean, or the share above 0"
+    )
+    window: Count = Field(5, description="K: steps in the moving average (Eq. 8)")
+    floor: Positive = Field(1e-8, description="Smallest capability of a step")
+    ratio_min: Positive = Field(0.1, description="Lower bound of the ratio source/learner")
+    ratio_max: Positive = Field(10.0, description="Upper bound of the ratio source/learner")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> CapabilityConfig:
+        if not self.ratio_min <= 1 <= self.ratio_max:
+            raise ValueError("ratio_min <= 1 <= ratio_max must hold: agents of equal capability have the ratio 1")
+        return self
+
+
+class AdvantageConfig(Section):
+    cross: Literal["learner", "source"] = Field(
+        "learner", description="Whose baseline a response of another agent is held against: Eq. 50 or Eq. 10"
+    )
+    capability_baseline: bool = Field(True, description="Weigh rewards by capability in the baseline (Eq. 6)")
+    modulation: bool = Field(True, description="Weigh other agents' responses by their capability (Eq. 10)")
+    uniform_guard: bool = Field(True, description="Equal rewards of a prompt give advantages of exactly 0")
+    reward_max_guard: bool = Field(True, description="A baseline above reward_max is replaced by the own mean reward")
+    reward_max: float = Field(1.0, description="Largest possible reward")
+    eps: Positive = Field(1e-6, description="Added to the standard deviation")
+
+
+class AlgorithmConfig(Section):
+    name: Literal["hacpo", "gspo", "gspo_x2", "grpo", "naive"] = Field(
+        "hacpo",
+        description="hacpo; gspo, gspo_x2 and grpo train every agent alone; naive shares without HACPO's mechanisms",
+    )
+    own_clip_low: NonNegative = Field(3e-4, description="Own sequence ratios are clipped at 1 - this (Eq. 12)")
+    own_clip_high: NonNegative = Field(4e-4, description="and at 1 + this")
+    token_clip_low: NonNegative = Field(0.2, description="grpo: token ratios are clipped at 1 - this")
+    token_clip_high: NonNegative = Field(0.28, description="grpo: and at 1 + this")
+    cross_clip: bool = Field(True, description="Discard other agents' responses whose ratio is out of range (Eq. 13)")
+    cross_lower: Share = Field(0.8, description="1 - delta: lower end of that range at the first update of a step")
+    cross_lower_step: NonNegative = Field(0.025, description="It rises by this with every update of the step")
+    cross_upper: Positive = Field(1.0, description="Upper end of that range")
+    alpha: NonNegative = Field(1.0, description="Exponent of the ratio as a weight of other agents' responses (Eq. 14)")
+    log_ratio_clamp: Positive = Field(10.0, description="Log-ratios are clamped to +- this; no gradient outside")
+    naive_reference: Literal["source", "learner"] = Field(
+        "source",
+        description="naive: the ratio's denominator is the source's rollout policy, or the learner's own old one",
+    )
+    minibatch_order: Literal["own_first", "mixed"] = Field(
+        "own_first",
+        description="own_first: own responses, then the others' by source; mixed: both in every mini-batch",
+    )
+    kl_coef: NonNegative = Field(0.0, description="Weight of the k3 KL to the initial policy, on own responses")
+    capability: CapabilityConfig = CapabilityConfig()
+    advantage: AdvantageConfig = AdvantageConfig()
+
+    @model_validator(mode="after")
+    def _range(self) -> AlgorithmConfig:
+        if self.cross_lower > self.cross_upper:
+            raise ValueError(f"cross_lower ({self.cross_lower}) is above cross_upper ({self.cross_upper})")
+        return self
+
+    @property
+    def shares(self) -> bool:
+        """Whether agents train on each other's responses."""
+        return self.name in ("hacpo", "naive")
+
+
+class TrainingConfig(Section):
+    minibatch_responses: Count = Field(512, description="Responses per optimiser update, own and others' together")
+    token_budget: Count = Field(16384, description="Tokens packed into one micro-batch; does not change the result")
+    lr: Positive = Field(1e-6, description="Learning rate of AdamW")
+    betas: tuple[Share, Share] = Field((0.9, 0.95), description="Of AdamW")
+    adam_eps: Positive = Field(1e-8, description="Of AdamW")
+    weight_decay: NonNegative = Field(0.0, description="Of AdamW")
+    max_grad_norm: Positive = Field(1.0, description="Gradients are scaled down to this norm")
+    warmup_steps: int = Field(0, ge=0, description="Steps in which the learning rate rises from 0")
+    schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="After the warm-up, down to 0")
+    gradient_checkpointing: bool = Field(False, description="Less memory for activations, more time")
+
+
+class SamplingConfig(Section):
+    temperature: NonNegative = Field(0.0, description="0: greedy")
+    top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="Nucleus sampling; 1: off")
+    top_k: int = Field(0, ge=0, description="Only the k most likely tokens; 0: all")
+    samples: Count = Field(1, description="k: responses per problem, for avg@k, pass@k and best@k")
+
+    @model_validator(mode="after")
+    def _greedy_once(self) -> SamplingConfig:
+        if self.temperature == 0 and self.samples > 1:
+            raise ValueError("greedy answers (temperature 0) are all equal: set samples to 1 or a temperature")
+        return self
+
+
+class ValidationConfig(Section):
+    every: int = Field(
+        10, ge=0, description="Steps between validations, also before the first and after the last; 0: none"
+    )
+    problems: Count = Field(200, description="Held-out problems to answer, at most")
+    task: TaskConfig | None = Field(None, description="Problems to validate on; empty: those held out of the task")
+    sampling: dict[str, SamplingConfig] = Field(
+        {"greedy": SamplingConfig()}, description="Named ways to sample, each with temperature, top_p, top_k, samples"
+    )
+    max_response_tokens: Count | None = Field(None, description="Empty: the agent's own limit")
+
+
+class Config(Section):
+    run: RunConfig = RunConfig()
+    task: TaskConfig
+    agents: dict[str, AgentConfig] = Field(description="By name: one section each")
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    training: TrainingConfig = TrainingConfig()
+    validation: ValidationConfig = ValidationConfig()
+
+    @field_validator("agents")
+    @classmethod
+    def _names(cls, agents: dict[str, AgentConfig]) -> dict[str, AgentConfig]:
+        if not agents:
+            raise ValueError("name at least one agent")
+        for name in agents:
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
+                raise ValueError(f"agent name '{name}': use letters, digits, - and _ (it names folders)")
+        return agents
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        group = self.samples_per_prompt * (len(self.agents) if self.algorithm.shares else 1)
+        if group < 2:
+            raise ValueError(
+                "rollout.samples_per_prompt: one response per prompt has no advantage over itself; use at least 2"
+            )
+        if self.validation.every and self.validation.task is None and self.task.holdout == 0:
+            raise ValueError(
+                "validation.every: nothing to validate on, since task.holdout is 0; "
+                "raise it, give validation.task, or set validation.every=0"
+            )
+        if self.run.steps and self.training.warmup_steps > self.run.steps:
+            raise ValueError(
+                f"training.warmup_steps ({self.training.warmup_steps}) is above run.steps ({self.run.steps})"
+            )
+        return self
+
+    @property
+    def samples_per_prompt(self) -> int:
+        """G of this run: gspo_x2 spends twice the rollouts of the others."""
+        return self.rollout.samples_per_prompt * (2 if self.algorithm.name == "gspo_x2" else 1)
+
+    def temperature(self, agent: str) -> float:
+        return self.agents[agent].temperature or self.rollout.temperature
+
+    def max_response_tokens(self, agent: str) -> int:
+        return self.agents[agent].max_response_tokens or self.rollout.max_response_tokens
+
+    def lr(self, agent: str) -> float:
+        return self.agents[agent].lr or self.training.lr

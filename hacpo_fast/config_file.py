@@ -1,0 +1,198 @@
+"""From YAML and `section.key=value` to a `Config`, with errors that name the key and the nearest valid one."""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
+from pydantic_core import PydanticUndefined
+
+from hacpo_fast.config import Config, Section
+from hacpo_fast.errors import UserError
+
+NAME = "<name>"  # stands for a name that the user gives: of an agent, of a way to sample
+
+
+class Setting(NamedTuple):
+    key: str
+    type: str
+    default: Any
+    description: str
+
+
+def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
+    """The settings of `path` (YAML; None: nothing but defaults) with `overrides` (`section.key=value`) on top.
+
+    Raises UserError with one line per wrong setting.
+    """
+    tree = OmegaConf.create()
+    if path is not None:
+        tree = _read(Path(path))
+    for override in overrides:
+        key, equals, _ = override.partition("=")
+        if not equals or not key.strip("."):
+            raise UserError(f"'{override}' is not a setting: write section.key=value, for example run.seed=1")
+        try:
+            tree = OmegaConf.merge(tree, OmegaConf.from_dotlist([override]))
+        except (OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
+            raise UserError(f"{override}: cannot be read: {_first_line(error)}") from None
+    try:
+        plain = OmegaConf.to_container(tree, resolve=True)
+    except OmegaConfBaseException as error:
+        raise UserError(f"{path}: {_first_line(error)}") from None
+    return validate(plain, where=str(path) if path is not None else "settings")
+
+
+def validate(plain: Any, where: str = "settings") -> Config:
+    """A `Config` from plain dictionaries. An agent set to null is left out (`agents.bob=null`)."""
+    if isinstance(plain, dict) and isinstance(plain.get("agents"), dict):
+        plain = {**plain, "agents": {name: agent for name, agent in plain["agents"].items() if agent is not None}}
+    try:
+        return Config.model_validate(plain)
+    except ValidationError as error:
+        lines = [f"  {_explain(item)}" for item in error.errors()]
+        raise UserError("\n".join([f"{where}: {len(lines)} setting(s) to mend", *lines])) from None
+
+
+def settings(section: type[Section] = Config, prefix: str = "") -> Iterator[Setting]:
+    """Every setting below `section`, in the order of the file that defines it."""
+    for name, field in section.model_fields.items():
+        key = f"{prefix}{name}"
+        inner, named = _section_of(field.annotation)
+        if inner is not None:
+            yield from settings(inner, f"{key}.{NAME}." if named else f"{key}.")
+        else:
+            yield Setting(key, _type_name(field.annotation), field.get_default(), field.description or "")
+
+
+def help_text() -> str:
+    """All settings with type, default and meaning, one section after the other."""
+    lines, last = [], None
+    for setting in settings():
+        head = setting.key.rpartition(".")[0]
+        if head != last:
+            lines += ["", f"{head}:"]
+            last = head
+        default = "required" if setting.default is PydanticUndefined else f"default {_yaml(setting.default)}"
+        lines += [f"  {setting.key}  ({setting.type}, {default})", f"      {setting.description}"]
+    return "\n".join(lines).lstrip("\n")
+
+
+def _read(path: Path):
+    if path.is_dir() or path.suffix.lower() not in (".yaml", ".yml"):
+        raise UserError(f"{path}: not a YAML file; give a .yaml file such as configs/quickstart.yaml")
+    try:
+        tree = OmegaConf.load(path)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file{_nearest_file(path)}") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, OmegaConfBaseException) as error:
+        raise UserError(f"{path}: not readable as YAML: {error}") from None
+    if not OmegaConf.is_dict(tree):
+        raise UserError(f"{path}: holds a list or a single value; sections such as task: and agents: are expected")
+    return tree
+
+
+def _nearest_file(path: Path) -> str:
+    around = [str(p) for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(str(path), around, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _explain(item: dict[str, Any]) -> str:
+    key = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "extra_forbidden":
+        return f"{key}: no such setting{_nearest_key(item['loc'])}"
+    if item["type"] == "missing":
+        described = {setting.key: setting.description for setting in settings()}
+        meaning = described.get(".".join(_generic(item["loc"])), "")
+        return f"{key}: required but missing" + (f" ({meaning})" if meaning else "")
+    message = item["msg"].removeprefix("Value error, ")
+    if item["type"] == "value_error" and not isinstance(item["input"], (str, int, float)):
+        return f"{key}: {message}" if key else message  # a rule over several settings: its message names them
+    return f"{key}: {message}, not {item['input']!r}" if item["type"] != "value_error" else f"{key}: {message}"
+
+
+def _nearest_key(loc: tuple) -> str:
+    """The valid key most like `loc`: in the same section if one is close, else anywhere."""
+    parts = _generic(loc)
+    keys = [setting.key for setting in settings()]
+    keys += sorted({key.rpartition(".")[0] for key in keys if "." in key})
+    head, wrong = ".".join(parts[:-1]), parts[-1]
+    siblings = {key.rpartition(".")[2]: key for key in keys if key.rpartition(".")[0] == head}
+    near = [siblings[name] for name in difflib.get_close_matches(wrong, siblings, n=1, cutoff=0.5)]
+    if not near:  # right name, wrong section?
+        near = [key for key in keys if key.rpartition(".")[2] == wrong][:1]
+    if not near:
+        near = difflib.get_close_matches(".".join(parts), keys, n=1, cutoff=0.5)
+    if not near:
+        return f"; this section has {', '.join(siblings)}" if siblings else ""
+    names = [str(part) for part, generic in zip(loc, parts, strict=True) if generic == NAME]
+    for name in names:
+        near[0] = near[0].replace(NAME, name, 1)
+    return f"; did you mean {near[0]}?"
+
+
+def _generic(loc: tuple) -> list[str]:
+    """`loc` with the names that users give replaced by <name>."""
+    parts, section, inner = [], Config, None
+    for part in map(str, loc):
+        parts.append(part)
+        if section is NAME:  # this part is itself a name
+            parts[-1], section = NAME, inner
+            continue
+        field = section.model_fields.get(part) if section else None
+        inner, named = _section_of(field.annotation) if field else (None, False)
+        section = NAME if named else inner
+    return parts
+
+
+def _section_of(annotation: Any) -> tuple[type[Section] | None, bool]:
+    """The Section inside an annotation, and whether it is a mapping from names to such sections."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation, False
+    arguments = typing.get_args(annotation)
+    if typing.get_origin(annotation) is dict:
+        inner, _ = _section_of(arguments[1])
+        return inner, inner is not None
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        for argument in arguments:
+            if argument is not type(None):
+                return _section_of(argument)
+    return None, False
+
+
+def _type_name(annotation: Any) -> str:
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Literal:
+        return " | ".join(map(str, arguments))
+    if origin is typing.Annotated:
+        return _type_name(arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        return " | ".join("empty" if a is type(None) else _type_name(a) for a in arguments)
+    if origin is tuple:
+        return "[" + ", ".join(map(_type_name, arguments)) + "]"
+    if origin is dict:
+        return "mapping"
+    return {str: "text", int: "whole number", float: "number", bool: "true | false"}.get(annotation, str(annotation))
+
+
+def _yaml(value: Any) -> str:
+    if value is None:
+        return "empty"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_yaml, value)) + "]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

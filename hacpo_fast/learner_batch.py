@@ -1,0 +1,92 @@
+"""What one learner trains on in a step: the shared pool, weighed and seen by that learner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hacpo_fast.algorithm.advantage import joint_advantages
+from hacpo_fast.config import AdvantageConfig, AlgorithmConfig
+from hacpo_fast.rollouts.codec import Codec
+from hacpo_fast.rollouts.records import RolloutPool
+from hacpo_fast.rollouts.views import View, views_for
+
+
+@dataclass(frozen=True)
+class LearnerBatch:
+    """One row per response of the pool, R in all. `advantages` are not yet weighted by `capability_ratio` (Eq. 10)."""
+
+    prompt_tokens: Sequence[np.ndarray]  # R prompts in the learner's tokens
+    views: Sequence[View]  # R responses in the learner's tokens
+    prompt: np.ndarray  # [R] int64: number of the problem
+    source: np.ndarray  # [R] int64: number of the agent that sampled the response
+    from_self: np.ndarray  # [R] bool: that agent is the learner
+    own_objective: np.ndarray  # [R] bool: trained with the objective of own responses (Eq. 12)
+    advantages: np.ndarray  # [R] float64
+    capability_ratio: np.ndarray  # [R] float64
+    source_mean_logprobs: np.ndarray  # [R] float64: the ratio's denominator
+    uniform: np.ndarray  # [R] bool: all rewards of the prompt are equal
+    scorable: np.ndarray  # [R] bool: the learner's tokens and context can hold the response
+
+    @property
+    def matters(self) -> np.ndarray:
+        """[R] bool: rows with a gradient. The rest count in the loss's denominator and nowhere else."""
+        return self.scorable & (self.advantages * self.capability_ratio != 0)
+
+    def sequence(self, row: int) -> tuple[np.ndarray, np.ndarray]:
+        return self.prompt_tokens[row], self.views[row].token_ids
+
+    def with_denominators(self, rows: np.ndarray, mean_logprobs: np.ndarray) -> LearnerBatch:
+        """The same batch, with other denominators for `rows`."""
+        denominators = self.source_mean_logprobs.copy()
+        denominators[rows] = mean_logprobs
+        return replace(self, source_mean_logprobs=denominators)
+
+
+def assemble(
+    pool: RolloutPool,
+    learner: int,
+    codec: Codec,
+    prompt_tokens: Sequence[np.ndarray],
+    context: int,
+    ratios: Tensor,
+    algorithm: AlgorithmConfig,
+    score_eos: bool,
+) -> LearnerBatch:
+    """The learner's batch of `pool`.
+
+    prompt_tokens: the pool's problems in the learner's tokens; context: tokens that its sequences may have; ratios
+    [agents, agents]: `algorithm.capability.capability_ratios`. Algorithms that do not share leave the others out.
+    """
+    if not algorithm.shares:
+        pool = pool.of(learner)
+    prompt, source = torch.from_numpy(pool.prompt), torch.from_numpy(pool.source)
+    weights = _weights(algorithm)
+    result = joint_advantages(torch.from_numpy(pool.reward), prompt, source, ratios, learner, weights)
+    prompts = [prompt_tokens[i] for i in pool.prompt]
+    # The last token of a response is predicted but never read.
+    views = views_for(learner, pool.rollouts, codec, score_eos, [context - len(ids) + 1 for ids in prompts])
+    from_self = pool.source == learner
+    return LearnerBatch(
+        prompt_tokens=prompts,
+        views=views,
+        prompt=pool.prompt,
+        source=pool.source,
+        from_self=from_self,
+        own_objective=np.ones_like(from_self) if algorithm.name == "naive" else from_self,
+        advantages=result.advantage.numpy(),
+        capability_ratio=ratios[learner, source].numpy() if weights.modulation else np.ones(len(prompts)),
+        source_mean_logprobs=np.array([view.source_mean_logprob for view in views], dtype=np.float64),
+        uniform=result.uniform.numpy(),
+        scorable=np.array([view.scorable for view in views], dtype=bool),
+    )
+
+
+def _weights(algorithm: AlgorithmConfig) -> AdvantageConfig:
+    if algorithm.name != "naive":
+        return algorithm.advantage
+    return algorithm.advantage.model_copy(update={"capability_baseline": False, "modulation": False})

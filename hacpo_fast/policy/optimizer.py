@@ -1,0 +1,174 @@
+"""AdamW that loses nothing to 16-bit weights.
+
+At a learning rate of 1e-6 most updates are smaller than half the distance between neighbouring bfloat16 numbers, so a
+16-bit weight would never move. Parameters of less than 32 bits therefore have a float32 master, which is updated and
+rounded into the parameter, and their gradients are summed over micro-batches in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from hacpo_fast.errors import UserError
+
+
+@dataclass(frozen=True)
+class Update:
+    """What an optimiser step did.
+
+    Attributes:
+        norm: global norm of the gradient before clipping.
+        status: "applied"; "no_gradient": every gradient was missing or 0, so nothing was to be learnt; "non_finite":
+            the gradient was infinite or NaN. In the last two cases weights, masters and moments are untouched.
+    """
+
+    norm: float
+    status: Literal["applied", "no_gradient", "non_finite"]
+
+    @property
+    def applied(self) -> bool:
+        return self.status == "applied"
+
+
+class MasterAdamW:
+    """AdamW over a model's trainable parameters, with float32 masters for those that have fewer bits.
+
+    One update is: any number of backward passes, `clip_and_norm`, `step`. Gradients are summed from one step to the
+    next; step clears them, also when it leaves the weights alone.
+
+    Parameters change in place, whatever storage they have at that time: they may be views of an inference engine's
+    tensors, and may become so after the optimiser was made.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[tuple[str, nn.Parameter]],
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        """Take a model's `named_parameters()`: tied ones once (under their first name), frozen ones not at all.
+
+        Vectors (norms, biases) are not decayed: they set the scale and offset of activations, where 0 is no simpler
+        than any other value, and they are too few to overfit.
+
+        Raises:
+            ValueError: no parameter is trainable.
+        """
+        self._parameters: dict[str, nn.Parameter] = {}
+        for name, parameter in parameters:
+            if parameter.requires_grad and not any(parameter is known for known in self._parameters.values()):
+                self._parameters[name] = parameter
+        if not self._parameters:
+            raise ValueError("no parameter is trainable")
+        self._masters = {
+            name: parameter if parameter.dtype.itemsize >= 4 else parameter.detach().float()
+            for name, parameter in self._parameters.items()
+        }
+        self._rounded = {name: p for name, p in self._parameters.items() if self._masters[name] is not p}
+        for name, parameter in self._rounded.items():
+            parameter.register_post_accumulate_grad_hook(_sum_into(self._masters[name]))
+        matrices = [master for master in self._masters.values() if master.ndim > 1]
+        vectors = [master for master in self._masters.values() if master.ndim <= 1]
+        groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+        # One fused kernel over all tensors where there is one; elsewhere (foreach=None) torch decides.
+        fused = all(master.device.type in ("cpu", "cuda") for master in self._masters.values())
+        self._adamw = torch.optim.AdamW(
+            [group for group in groups if group["params"]], betas=betas, eps=eps, fused=fused or None
+        )
+        self._norm: Tensor | None = None
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The float32 gradients summed since the last step, by parameter; those that have none are missing."""
+        return {name: master.grad for name, master in self._masters.items() if master.grad is not None}
+
+    @torch.no_grad()
+    def clip_and_norm(self, max_norm: float) -> Tensor:
+        """Scale the gradients down to a global norm of at most `max_norm`; returns the norm before, float32 []."""
+        gradients = [*self.gradients().values()]
+        self._norm = nn.utils.get_total_norm(gradients)
+        if gradients:
+            # No synchronisation with the device here: multiplying by 1 costs less than waiting to find out.
+            torch._foreach_mul_(gradients, (max_norm / (self._norm + 1e-6)).clamp(max=1.0))
+        return self._norm
+
+    @torch.no_grad()
+    def step(self, lr: float) -> Update:
+        """Update the weights with the gradients summed since the last step, and clear these.
+
+        A gradient that is 0 everywhere means that no response had anything to teach. AdamW would still move the
+        weights, by momentum and decay; so the update is left out. (A norm below 1e-22 counts as 0.)
+        """
+        norm = nn.utils.get_total_norm([*self.gradients().values()]) if self._norm is None else self._norm
+        size = norm.item()
+        update = Update(size, "no_gradient" if size == 0 else "applied" if size < float("inf") else "non_finite")
+        if update.applied:
+            for group in self._adamw.param_groups:
+                group["lr"] = lr
+            self._adamw.step()
+            self._round_masters()
+        self.zero_grad()
+        return update
+
+    def zero_grad(self) -> None:
+        """Forget the gradients summed so far and free their memory."""
+        for name, parameter in self._parameters.items():
+            parameter.grad = self._masters[name].grad = None
+        self._norm = None
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Masters (of 16-bit parameters only) and moments, flat, so that safetensors can hold them.
+
+        Keys are "master.NAME", "exp_avg.NAME", "exp_avg_sq.NAME" and "step.NAME"; a parameter has moments from its
+        first update on. The tensors are the live ones, not copies.
+        """
+        state = {f"master.{name}": self._masters[name] for name in self._rounded}
+        for name, master in self._masters.items():
+            state |= {f"{kind}.{name}": tensor for kind, tensor in self._adamw.state.get(master, {}).items()}
+        return state
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Continue exactly where `state_dict` was taken. 16-bit weights are set from their masters.
+
+        Raises:
+            UserError: the state is of other parameters, dtypes or shapes; then nothing has changed.
+        """
+        expected = {f"master.{name}": self._masters[name].shape for name in self._rounded}
+        for name in {key.removeprefix("step.") for key in state if key.startswith("step.")} & set(self._masters):
+            shape = self._masters[name].shape
+            expected |= {f"step.{name}": torch.Size(), f"exp_avg.{name}": shape, f"exp_avg_sq.{name}": shape}
+        if {key: tensor.shape for key, tensor in state.items()} != expected:
+            raise UserError("the saved optimiser state belongs to other parameters, or to weights of another dtype")
+        self._adamw.state.clear()
+        for key, tensor in state.items():
+            kind, name = key.split(".", 1)
+            master = self._masters[name]
+            if kind == "master":
+                master.copy_(tensor)
+            else:
+                # Step counts too live beside the parameter: the fused kernel reads them there.
+                self._adamw.state[master][kind] = tensor.to(master.device, copy=True)
+        self._round_masters()
+
+    def _round_masters(self) -> None:
+        if self._rounded:
+            torch._foreach_copy_([*self._rounded.values()], [self._masters[name] for name in self._rounded])
+
+
+def _sum_into(master: Tensor):
+    """A hook that moves a parameter's gradient, as soon as a backward pass is done with it, into its master's."""
+
+    def hook(parameter: Tensor) -> None:
+        if master.grad is None:
+            master.grad = parameter.grad.float()
+        else:
+            master.grad += parameter.grad
+        parameter.grad = None  # the 16-bit copy is never needed again, not even until the end of the backward pass
+
+    return hook

@@ -1,0 +1,174 @@
+"""A language model as a policy: log-probs of response tokens, packed and without logits in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from hacpo_kernels import linear_logprob
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from hacpo_fast.errors import UserError
+from hacpo_fast.policy.attention import choose_attention, packed
+from hacpo_fast.policy.batch import PackedBatch
+from hacpo_fast.policy.head import Head
+from hacpo_fast.policy.probe import check_packing
+
+
+class Policy:
+    """A causal language model, all of whose parameters are trained.
+
+    The model is in eval mode: reinforcement learning compares log-probs of one policy at two times, and dropout would
+    be noise in their ratio. It may generate, padded and with a KV cache, between packed forward passes.
+
+    Attributes:
+        model: the wrapped model.
+        name: what messages call it.
+        max_length: most tokens of a sequence, prompt and response, or None where the architecture sets no limit.
+    """
+
+    def __init__(self, model: PreTrainedModel, name: str | None = None, gradient_checkpointing: bool = False) -> None:
+        """Wrap `model`, whose attention, mode and gradient flags are set.
+
+        Raises:
+            UserError: the model has no decoder below its head, an unusual head, or no gradient checkpointing.
+        """
+        self.model = model
+        self.name = name or model.config.name_or_path or type(model).__name__
+        self.max_length = _longest(model.config.get_text_config())
+        self._trunk = _trunk(model)
+        if self._trunk is None:
+            raise UserError(f"{self.name}: {type(model).__name__} has no decoder that could be run without its head")
+        Head.of(model)  # unusual heads are refused here rather than at the first step
+        attention = choose_attention(model.device, model.dtype)
+        if model.config._attn_implementation != attention:
+            model.set_attn_implementation(attention)
+        model.eval().requires_grad_(True)
+        self._checkpointed = self._enable_checkpointing() if gradient_checkpointing else []
+
+    @classmethod
+    def load(
+        cls,
+        path: str,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        trust_remote_code: bool = False,
+        revision: str | None = None,
+        gradient_checkpointing: bool = False,
+    ) -> Policy:
+        """Load from a folder or from the hub; weights from safetensors files only.
+
+        Raises:
+            UserError: there is no such model or it cannot be loaded as a causal language model, and as in `Policy`.
+        """
+        try:
+            model = AutoModelForCausalLM.from_pretrained(
+                path,
+                dtype=dtype,
+                attn_implementation=choose_attention(device, dtype),
+                trust_remote_code=trust_remote_code,
+                revision=revision,
+                use_safetensors=True,
+            )
+        except (OSError, ValueError) as error:  # what transformers raises for a wrong name, format or architecture
+            raise UserError(f"cannot load the model '{path}': {error}") from error
+        return cls(model.to(device), path, gradient_checkpointing)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def head(self) -> Head:
+        """The projection to the vocabulary, for operators that fuse it with what follows."""
+        return Head.of(self.model)
+
+    def hidden_rows(self, batch: PackedBatch) -> Tensor:
+        """Hidden states that predict the batch's response tokens: [R, H] in the dtype of the weights, differentiable.
+
+        Raises:
+            UserError: a sequence is longer than the model can take.
+        """
+        if self.max_length is not None and batch.max_length > self.max_length:
+            raise UserError(
+                f"{self.name}: a sequence has {batch.max_length} tokens, the model takes {self.max_length}; "
+                "lower rollout.max_prompt_tokens or rollout.max_response_tokens"
+            )
+        with packed(), self._checkpointing():
+            output = self._trunk(
+                input_ids=batch.input_ids.unsqueeze(0),
+                position_ids=batch.position_ids.unsqueeze(0),
+                use_cache=False,
+                cu_seq_lens_q=batch.cu_seqlens,
+                cu_seq_lens_k=batch.cu_seqlens,
+                max_length_q=batch.max_length,
+                max_length_k=batch.max_length,
+            )
+        return output.last_hidden_state[0].index_select(0, batch.rows)
+
+    def token_logprobs(self, batch: PackedBatch, temperature: float = 1.0) -> Tensor:
+        """log pi(token | prefix) of every response token at `temperature`: [R] float32, differentiable."""
+        hidden = self.hidden_rows(batch)
+        return linear_logprob(hidden, targets=batch.targets, **self.head.arguments(temperature))
+
+    @torch.no_grad()
+    def score(self, batch: PackedBatch, temperature: float = 1.0) -> Tensor:
+        """`token_logprobs` without a gradient."""
+        return self.token_logprobs(batch, temperature)
+
+    def verify(self) -> float:
+        """Check that packing does not change what this model computes; see `probe.check_packing`.
+
+        Returns:
+            The largest difference of a token's log-prob, packed against alone.
+
+        Raises:
+            UserError: they differ by more than rounding.
+        """
+        return check_packing(self)
+
+    def _enable_checkpointing(self) -> list[torch.nn.Module]:
+        enable = getattr(self.model, "activation_checkpointing_enable", None)  # its name before: gradient_...
+        try:
+            (enable or self.model.gradient_checkpointing_enable)({"use_reentrant": False})
+        except ValueError as error:
+            raise UserError(f"{self.name}: {error}; set training.gradient_checkpointing=false") from error
+        modules = [module for module in self.model.modules() if getattr(module, "gradient_checkpointing", False)]
+        for module in modules:
+            for attribute, value in vars(module).items():
+                if "drop" in attribute and isinstance(value, float):
+                    setattr(module, attribute, 0.0)  # they are in training mode at times, see below
+        return modules
+
+    @contextmanager
+    def _checkpointing(self) -> Iterator[None]:
+        """Checkpoint the layers inside, where there is a gradient.
+
+        transformers checkpoints layers in training mode only, and such layers drop the KV cache: so the flag of the
+        layers themselves (not of the dropouts in them) is set for the packed forward pass, and never for generation.
+        """
+        for module in self._checkpointed:
+            module.training = torch.is_grad_enabled()
+        try:
+            yield
+        finally:
+            for module in self._checkpointed:
+                module.training = False
+
+
+def _trunk(model: PreTrainedModel) -> torch.nn.Module | None:
+    trunk = model.get_decoder()
+    if trunk is model:  # transformers' own search fails where base_model_prefix names no attribute, as in Llama 4
+        trunk = getattr(model, "model", None)
+    return trunk
+
+
+def _longest(config: object) -> int | None:
+    limit = getattr(config, "max_position_embeddings", None)
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        # Past this length all sequences of a batch would get other frequencies than the short ones get alone.
+        limit = rope.get("original_max_position_embeddings") or limit
+    return limit

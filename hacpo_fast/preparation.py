@@ -1,0 +1,127 @@
+"""Everything that can be checked before weights are loaded, and the plan that comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from hacpo_fast import memory
+from hacpo_fast.agent import ModelCard, encode_fitting, read_card
+from hacpo_fast.config import Config
+from hacpo_fast.errors import UserError
+from hacpo_fast.run.seeds import Purpose, rng
+from hacpo_fast.tasks import Problem, check_reward, load_problems, split_held_out
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """A checked run: its data, its models' cards, its length and its memory."""
+
+    config: Config
+    device: torch.device
+    cards: Sequence[ModelCard]
+    train: Sequence[Problem]
+    held_out: Sequence[Problem]
+    prompt_tokens: dict[str, dict[str, np.ndarray]]  # by agent, then by problem id
+    steps: int
+    memory: Sequence[memory.AgentMemory]
+    device_memory: int
+    notes: Sequence[str]
+
+    def batch(self, step: int) -> list[Problem]:
+        """The problems of step 1, 2, ...: every pass over the data is shuffled anew, no problem twice in a step."""
+        size = self.config.rollout.prompts_per_step
+        per_pass = len(self.train) // size
+        epoch, place = divmod(step - 1, per_pass)
+        order = rng(self.config.run.seed, Purpose.DATA, epoch).permutation(len(self.train))
+        return [self.train[i] for i in order[place * size : (place + 1) * size]]
+
+
+def prepare(config: Config) -> Preparation:
+    """Reads data and tokenizers, tries the reward on a sample and adds up memory. Raises UserError; loads no weights."""
+    device = choose_device(config.run.device)
+    cards = [read_card(name, settings) for name, settings in config.agents.items()]
+    problems = load_problems(config.task)
+    train, held_out = split_held_out(problems, config.task.holdout)
+    check_reward(config.task, problems)
+    if config.validation.task is not None:
+        train, held_out = [*train, *held_out], load_problems(config.validation.task)
+        check_reward(config.validation.task, held_out)
+
+    train, train_tokens, notes = _fitting(cards, train, config, "training")
+    held_out, held_out_tokens, more = _fitting(cards, held_out, config, "validation")
+    held_out = held_out[: config.validation.problems] if config.validation.every else []
+    size = config.rollout.prompts_per_step
+    if len(train) < size:
+        raise UserError(
+            f"task: {len(train)} training problems are fewer than rollout.prompts_per_step={size}; "
+            "give more problems or lower it"
+        )
+    if config.validation.every and not held_out:
+        raise UserError("validation.every: no problem is held out; raise task.holdout or set validation.every=0")
+
+    needs = [memory.estimate(card, config, device) for card in cards]
+    available = memory.device_memory(device)
+    memory.check(needs, available)
+    return Preparation(
+        config=config,
+        device=device,
+        cards=cards,
+        train=train,
+        held_out=held_out,
+        prompt_tokens={card.name: train_tokens[card.name] | held_out_tokens[card.name] for card in cards},
+        steps=config.run.steps or len(train) // size,
+        memory=needs,
+        device_memory=available,
+        notes=[*notes, *more],
+    )
+
+
+def choose_device(name: str) -> torch.device:
+    """Raises UserError if there is no such GPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"run.device: {name} is not there ({torch.cuda.device_count()} GPUs found); use auto or cpu")
+    return device
+
+
+def _fitting(cards, problems, config: Config, what: str) -> tuple[list[Problem], dict, list[str]]:
+    kept, tokens = encode_fitting(cards, problems, config)
+    if problems and not kept:
+        raise UserError(
+            f"task: every {what} prompt is empty or longer than rollout.max_prompt_tokens="
+            f"{config.rollout.max_prompt_tokens} (or than the models' context less the response); "
+            "raise it or choose other problems"
+        )
+    left_out = len(problems) - len(kept)
+    note = f"{left_out} of {len(problems)} {what} problems left out: prompt too long (or empty) for an agent"
+    return kept, tokens, [note] if left_out else []
+
+
+def print_plan(prepared: Preparation, console: Console) -> None:
+    """What will be trained on what, for how long, and what memory it takes."""
+    config, algorithm = prepared.config, prepared.config.algorithm
+    together = "sharing their answers" if algorithm.shares else "each alone"
+    console.print(f"[bold]{algorithm.name}[/]: {len(prepared.cards)} agent(s), {together}, on {prepared.device}")
+    console.print(
+        f"{len(prepared.train)} training and {len(prepared.held_out)} validation problems of {config.task.name}; "
+        f"{prepared.steps} steps of {config.rollout.prompts_per_step} prompts x {config.samples_per_prompt} responses"
+    )
+    for note in prepared.notes:
+        console.print(f"[yellow]{note}[/]")
+    table = Table("agent", "model", "prompts", *memory.AgentMemory._fields, title="memory (GiB)", title_justify="left")
+    for card, needs in zip(prepared.cards, prepared.memory, strict=True):
+        described = f"{card.model_config.model_type}, {str(card.dtype(prepared.device)).removeprefix('torch.')}"
+        table.add_row(
+            card.name, described, "chat" if card.codec.chat else "plain", *(f"{n / memory.GIB:.3f}" for n in needs)
+        )
+    console.print(table)
+    needed = memory.check(prepared.memory, prepared.device_memory)
+    console.print(f"about {needed / memory.GIB:.2f} of {prepared.device_memory / memory.GIB:.1f} GiB in sum")

@@ -1,0 +1,84 @@
+"""Between text and one agent's tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from hacpo_fast.config import AgentConfig
+from hacpo_fast.errors import UserError
+from hacpo_fast.tasks.problems import Problem
+
+
+class Codec:
+    """An agent's tokenizer with its prompt format and end tokens.
+
+    end_ids: every token that ends a response (the generation config may name several).
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, end_ids: Iterable[int], settings: AgentConfig):
+        self.tokenizer = tokenizer
+        self.end_ids = frozenset(end_ids)
+        if not self.end_ids:
+            raise UserError(
+                f"{settings.model}: neither the tokenizer nor the generation config names an end token (eos_token); "
+                "without one no response can end. Set eos_token_id in generation_config.json"
+            )
+        preferred = tokenizer.eos_token_id
+        self.eos_id = preferred if preferred in self.end_ids else min(self.end_ids)
+        added = tokenizer.added_tokens_decoder.items()
+        special = self.end_ids | set(tokenizer.all_special_ids) | {token for token, how in added if how.special}
+        self._special = np.array(sorted(special))
+        self._settings = settings
+        self.chat = _uses_chat(tokenizer, settings)
+
+    def encode_prompts(self, problems: Sequence[Problem]) -> list[np.ndarray]:
+        """Token ids of each problem in the agent's prompt format, ready to be continued."""
+        if self.chat:
+            options = self._settings.chat_template_options
+            return [
+                np.asarray(
+                    self.tokenizer.apply_chat_template(
+                        list(problem.messages), add_generation_prompt=True, tokenize=True, return_dict=False, **options
+                    )
+                )
+                for problem in problems
+            ]
+        template = self._settings.prompt_template
+        texts = [template.replace("{prompt}", problem.prompt) for problem in problems]
+        prompts = [np.asarray(ids, dtype=np.int64) for ids in self.tokenizer(texts)["input_ids"]]
+        # Some tokenizers end every text with their end token; a prompt that has ended cannot be continued.
+        return [ids[:-1] if len(ids) and int(ids[-1]) in self.end_ids else ids for ids in prompts]
+
+    def exchanged(self, token_ids: np.ndarray) -> np.ndarray:
+        """Which tokens of a response [L] make up the text that is exchanged: all but special ones, the end included."""
+        return ~np.isin(token_ids, self._special)
+
+    def decode(self, sequences: Sequence[np.ndarray]) -> list[str]:
+        return self.tokenizer.batch_decode(
+            [ids.tolist() for ids in sequences], skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+
+    def encode_texts(self, texts: Sequence[str]) -> list[np.ndarray | None]:
+        """Token ids of texts that others wrote; None where these tokens cannot write exactly that text.
+
+        Nothing is added, and the letters of a special token's name stay letters: a text cannot end itself. An unknown
+        character would turn it into another text, of which nobody was the author; so it is written and read back.
+        """
+        if not texts:
+            return []
+        encoded = self.tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        sequences = [np.asarray(ids, dtype=np.int64) for ids in encoded]
+        read_back = self.decode(sequences)
+        return [ids if back == text else None for ids, back, text in zip(sequences, read_back, texts, strict=True)]
+
+
+def _uses_chat(tokenizer: PreTrainedTokenizerBase, settings: AgentConfig) -> bool:
+    if settings.prompt_format == "chat" and not tokenizer.chat_template:
+        raise UserError(
+            f"{settings.model}: prompt_format is chat, but the tokenizer has no chat template; use prompt_format=plain "
+            "or give a tokenizer that has one"
+        )
+    return settings.prompt_format != "plain" and bool(tokenizer.chat_template)

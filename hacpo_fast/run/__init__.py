@@ -1,0 +1,1 @@
+"""What a run says about itself: files, terminal and curves. Light to import; each module loads what it needs, late."""

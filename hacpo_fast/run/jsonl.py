@@ -1,0 +1,77 @@
+"""Files of one JSON object per line that survive a crash and a resumed run."""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+from pathlib import Path
+from typing import Any
+
+from hacpo_fast.errors import UserError
+
+
+class JsonlWriter:
+    """Appends records, each written out at once: whoever reads along sees it, and a crash loses nothing before it."""
+
+    def __init__(self, path: str | Path) -> None:
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _mend(path)
+        # ASCII, with the rest as \u escapes: no lone surrogate can break the encoding, and printing the file raw in a
+        # terminal cannot do harm, whatever a model wrote.
+        self._file = path.open("a", encoding="ascii", newline="\n")
+
+    def write(self, record: dict[str, Any]) -> None:
+        self._file.write(json.dumps(strict(record), allow_nan=False) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def strict(value: Any) -> Any:
+    """`value` as JSON knows it: NaN and infinity become None, scalars of numpy and torch plain numbers."""
+    if isinstance(value, dict):
+        return {str(key): strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(item) for item in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if hasattr(value, "item"):
+        return strict(value.item())
+    return value
+
+
+def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
+    """All records of a file. A last line that is cut off (a crash, or a write going on) is left out."""
+    lines = Path(path).read_text(encoding="utf-8", errors="replace").rstrip("\n").split("\n")
+    records = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number < len(lines):
+                raise UserError(f"{path}, line {number}: not JSON ({error.msg})") from error
+    return records
+
+
+def _mend(path: Path) -> None:
+    """Cut off a torn last line, and end a whole one, so that appending keeps the file valid."""
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    with path.open("r+b") as file:
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:  # the file may be large, its end is not
+            end = content.rfind(b"\n") + 1
+            tail = content[end:]
+        if not tail:
+            return
+        try:
+            json.loads(tail)
+        except ValueError:
+            file.truncate(end)
+        else:
+            file.seek(0, 2)
+            file.write(b"\n")

@@ -1,0 +1,59 @@
+"""Everything a run shows and writes down while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console as Terminal
+
+from hacpo_fast.config import Config
+from hacpo_fast.run.console import Console
+from hacpo_fast.run.rollout_log import RolloutLog, RolloutSample
+from hacpo_fast.run.telemetry import Telemetry
+
+
+class RunOutput:
+    """The terminal, metrics.jsonl (with TensorBoard and W&B on request) and rollouts.jsonl, fed together."""
+
+    def __init__(self, console: Console, telemetry: Telemetry, rollout_log: RolloutLog):
+        self.console, self.telemetry, self.rollout_log = console, telemetry, rollout_log
+        self._open = ExitStack()
+
+    @classmethod
+    def open(cls, folder: Path, config: Config, steps: int, terminal: Terminal | None = None) -> RunOutput:
+        """The outputs of a run in `folder` that is to take `steps` steps, as its settings ask for them."""
+        run = config.run
+        telemetry = Telemetry(folder, run.tensorboard, run.wandb_project, config.model_dump(mode="json"))
+        return cls(Console(steps, config.agents, console=terminal), telemetry, RolloutLog(folder))
+
+    def __enter__(self) -> RunOutput:
+        for part in (self.telemetry, self.rollout_log, self.console):
+            self._open.enter_context(part)
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._open.__exit__(*exception)
+
+    def step(self, record: dict[str, Any]) -> None:
+        self.telemetry.log(record)
+        self.console.step(record)
+
+    def validation(self, record: dict[str, Any]) -> None:
+        self.telemetry.log(record)
+        self.console.validation(record)
+
+    def rollouts(self, samples: Sequence[RolloutSample], shown: int) -> None:
+        """Writes all `samples` and shows the first `shown` of each agent."""
+        self.rollout_log.write(samples)
+        by_agent: dict[str, list[RolloutSample]] = {}
+        for sample in samples:
+            by_agent.setdefault(sample.agent, []).append(sample)
+        chosen = [sample for group in by_agent.values() for sample in group[:shown]]
+        if chosen:
+            self.console.rollouts(chosen)
+
+    def note(self, text: str) -> None:
+        self.console.note(text)

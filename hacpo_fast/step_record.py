@@ -1,0 +1,89 @@
+"""What a training step leaves behind: numbers for the logs and a sample of its responses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hacpo_fast.agent import Agent
+from hacpo_fast.learner import Learner
+from hacpo_fast.learner_batch import LearnerBatch
+from hacpo_fast.rollouts.records import RolloutPool
+from hacpo_fast.run.phases import Phases
+from hacpo_fast.run.rollout_log import RolloutSample
+
+
+def no_signal_share(pool: RolloutPool) -> float:
+    """Share of prompts whose rewards, of all agents together, are all equal: nothing can be learnt from them."""
+    order = np.argsort(pool.prompt, kind="stable")
+    starts = np.flatnonzero(np.diff(pool.prompt[order], prepend=-1))
+    rewards = pool.reward[order]
+    return float(np.mean(np.maximum.reduceat(rewards, starts) == np.minimum.reduceat(rewards, starts)))
+
+
+def agent_record(
+    agent: Agent, pool: RolloutPool, learner: Learner, capability: float, phases: Phases, reward_max: float
+) -> dict[str, Any]:
+    """One agent's numbers of one step. Ratios are those before clipping; shares and means are over responses."""
+    own = pool.of(agent.index)
+    lengths = np.array([len(rollout.token_ids) for rollout in own.rollouts])
+    means, spreads = learner.accumulator.means(), learner.accumulator.spreads()
+    record = {
+        "updates": agent.updates,
+        "skipped_updates": learner.skipped_updates,
+        "reward": float(own.reward.mean()),
+        "accuracy": float((own.reward >= reward_max).mean()),
+        "capability": capability,
+        "no_signal_share": no_signal_share(own),
+        "reward_errors": sum(rollout.reward_error is not None for rollout in own.rollouts),
+        "response_tokens": float(lengths.mean()),
+        "truncated_share": float(np.mean([not rollout.ended for rollout in own.rollouts])),
+        # -log p of what the policy itself sampled estimates its entropy without bias, at no cost.
+        "entropy": float(-np.concatenate([rollout.logprobs for rollout in own.rollouts]).mean(dtype=np.float64)),
+        "lr": learner.lr,
+        "generated_tokens_per_second": float(lengths.sum() / phases.spent("rollout", agent.name)),
+        "trained_tokens_per_second": learner.trained_tokens / phases.spent("learn", agent.name),
+        "unscorable_share": float(1 - learner.batch.scorable.mean()),
+        "live_share": float(learner.needed.mean()),
+        **{f"{name}_std": spread for name, spread in spreads.items() if name.endswith("_ratio")},
+    }
+    for name, mean in means.items():
+        record[f"{name}_mean" if name.endswith("_ratio") else name] = mean
+    return record
+
+
+def sample_rollouts(
+    step: int, pool: RolloutPool, batches: Mapping[str, LearnerBatch], per_agent: int, rng: np.random.Generator
+) -> list[RolloutSample]:
+    """Some responses of each agent, drawn at random, with the advantage that every learner gave them."""
+    samples = []
+    for source, agent in enumerate(pool.agents):
+        rows = np.flatnonzero(pool.source == source)
+        for row in sorted(rng.choice(rows, size=min(per_agent, len(rows)), replace=False)):
+            rollout = pool.rollouts[row]
+            samples.append(
+                RolloutSample(
+                    step=step,
+                    agent=agent,
+                    prompt=pool.problems[rollout.prompt].prompt,
+                    response=rollout.text,
+                    reward=rollout.reward,
+                    error=rollout.reward_error,
+                    advantages=_advantages(row, source, pool, batches),
+                    truncated=not rollout.ended,
+                )
+            )
+    return samples
+
+
+def _advantages(row: int, source: int, pool: RolloutPool, batches: Mapping[str, LearnerBatch]) -> dict[str, float]:
+    """Each learner's advantage of the pool's response `row`, if it trains on it."""
+    advantages = {}
+    for learner, batch in batches.items():
+        if len(batch.prompt) == len(pool.prompt):
+            advantages[learner] = float(batch.advantages[row])
+        elif learner == pool.agents[source]:  # not shared: the batch holds the agent's own responses alone
+            advantages[learner] = float(batch.advantages[np.flatnonzero(pool.source == source).searchsorted(row)])
+    return advantages

@@ -1,0 +1,109 @@
+"""The process that runs a reward: `python -m hacpo_fast.tasks.reward_worker FD SECONDS`, started by RewardProcess.
+
+FD is a socket. In come frames: a length (8 bytes) and a pickle, first of the RewardSpec, then of lists of pickled items
+(response, answer, row). Pickles keep what JSON would bend: tuples and number keys, which some rewards rely on. Out go
+lines of JSON and nothing else, because this process runs other people's code and the trainer must not trust it: {} or
+{"error": ...} once the reward is loaded, then [value, error, seconds] for each item.
+"""
+
+import contextlib
+import json
+import math
+import os
+import pickle
+import resource
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Iterable
+from typing import Any
+
+from hacpo_fast.errors import UserError
+from hacpo_fast.tasks.rewards import Reward, load_reward
+
+MAX_ERROR = 1000
+"""Characters of an error text that are sent back."""
+
+GRACE = 5.0
+"""Seconds past all deadlines after which a process ends itself, should nobody be left to end it."""
+
+
+def main() -> None:
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    connection.set_inheritable(False)  # programs that a reward starts must not keep it open
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what Ctrl-C means is decided by the trainer
+    _be_expendable()
+    frames = _frames(connection)
+    try:
+        reward = load_reward(pickle.loads(next(frames)))
+    except UserError as error:
+        return _send(connection, {"error": str(error)[:MAX_ERROR]})
+    except BaseException as error:
+        return _send(connection, {"error": f"the reward cannot be loaded: {describe(error)}"})
+    _send(connection, {})
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # start-up may complain to the trainer's log, single checks may not
+    for frame in frames:
+        items = pickle.loads(frame)
+        # The trainer ends a check that takes too long. If the trainer is gone, the kernel does, by this timer, even
+        # where the reward never comes back to the interpreter.
+        signal.setitimer(signal.ITIMER_REAL, len(items) * float(sys.argv[2]) + GRACE)
+        for item in items:
+            _send(connection, check(reward, item))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def check(reward: Reward, item: bytes) -> tuple[float, str | None, float]:
+    """(value, error, seconds) of one pickled (response, answer, row). Whatever goes wrong is an error text and 0.0."""
+    start = time.perf_counter()
+    value, error = 0.0, None
+    try:
+        found = reward(*pickle.loads(item))
+        if not hasattr(found, "__float__"):  # has: numbers, also those of NumPy and torch. Has not: None, text, lists
+            error = f"returned {_short(found)}, which is not a number"
+        elif math.isfinite(number := float(found)):
+            value = number
+        else:
+            error = f"returned {number}"
+    except BaseException as caught:  # also sys.exit() in a reward: one sample's fault, not the process's end
+        error = describe(caught)
+    return value, error and error[:MAX_ERROR], time.perf_counter() - start
+
+
+def describe(error: BaseException) -> str:
+    """`ValueError: what it says (file.py, line 3)`."""
+    said = traceback.format_exception_only(error)[-1].strip()[:MAX_ERROR]  # survives a __str__ that raises
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = f" ({os.path.basename(trace.tb_frame.f_code.co_filename)}, line {trace.tb_lineno})" if trace else ""
+    return said + place
+
+
+def _short(value: Any) -> str:
+    shown = repr(value) if isinstance(value, (str, int, type(None))) else f"a {type(value).__name__}"
+    return shown if len(shown) <= 80 else shown[:77] + "..."
+
+
+def _frames(connection: socket.socket) -> Iterable[bytes]:
+    """Frames as they come, until the other side closes the connection."""
+    with connection.makefile("rb") as stream, contextlib.suppress(ConnectionError):
+        while len(head := stream.read(8)) == 8:
+            frame = stream.read(int.from_bytes(head, "big"))
+            yield frame
+
+
+def _send(connection: socket.socket, message: Any) -> None:
+    connection.sendall(json.dumps(message).encode("ascii") + b"\n")
+
+
+def _be_expendable() -> None:
+    """When memory runs out, the kernel shall take this process and not the trainer; and no core files, please."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+        score.write("1000")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""python -m hacpo_fast.train CONFIG [section.key=value ...]"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from hacpo_fast import config_file
+from hacpo_fast.config import Config
+from hacpo_fast.errors import UserError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 0 done, 2 wrong input, 130 stopped on request."""
+    parser = argparse.ArgumentParser(
+        prog="python -m hacpo_fast.train",
+        description="Trains language models that learn from each other's verified answers (HACPO, arXiv 2603.02604).",
+        epilog="settings (as section.key=value, or in CONFIG):\n\n" + config_file.help_text().replace("%", "%%"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("config", metavar="CONFIG", help="YAML file, for example configs/quickstart.yaml")
+    parser.add_argument("overrides", metavar="section.key=value", nargs="*", help="settings in place of CONFIG's")
+    parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, load no weights")
+    chosen = parser.parse_args(arguments)
+    try:
+        config = config_file.load(chosen.config, chosen.overrides)
+        name = f"{Path(chosen.config).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+        return run(config, Path(config.run.output or f"runs/{name}"), chosen.dry_run)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+
+
+def run(config: Config, folder: Path, dry_run: bool = False) -> int:
+    """Checks everything, prints the plan, trains and leaves the results in `folder`. Returns the exit status."""
+    _check_folder(folder)
+    if config.run.threads:  # before torch is imported: some of its pools are sized only then
+        os.environ["OMP_NUM_THREADS"] = str(config.run.threads)
+    from rich.console import Console as Terminal
+
+    from hacpo_fast.preparation import prepare, print_plan
+
+    terminal = Terminal()
+    with terminal.status("reading data and tokenizers, trying the reward"):
+        prepared = prepare(config)
+    print_plan(prepared, terminal)
+    if dry_run:
+        return 0
+
+    from hacpo_fast.run.curves import draw_curves
+    from hacpo_fast.run.output import RunOutput
+    from hacpo_fast.trainer import Trainer
+
+    with terminal.status("loading and checking the agents"):
+        trainer = Trainer(prepared, folder)
+    folder.mkdir(parents=True)
+    settings = config.model_dump(mode="json")
+    OmegaConf.save(OmegaConf.create(settings), folder / "config.yaml")
+    with RunOutput.open(folder, config, prepared.steps, terminal) as output:
+        finished = trainer.fit(output)
+    draw_curves(folder, folder / "curves.png")
+    terminal.print(f"{'done' if finished else 'stopped'}; metrics, rollouts, curves and agents are in {folder}")
+    return 0 if finished else 130
+
+
+def _check_folder(folder: Path) -> None:
+    if folder.exists():
+        raise UserError(f"run.output: {folder} exists; nothing is overwritten, so choose another folder")
+    parent = next(parent for parent in folder.absolute().parents if parent.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise UserError(f"run.output: {parent} is not a folder that can be written to; choose another one")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

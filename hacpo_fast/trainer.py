@@ -1,0 +1,160 @@
+"""The training step of HACPO (Appendix E, Algorithm 1), and the loop around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hacpo_fast.agent import Agent
+from hacpo_fast.algorithm.capability import CapabilityTracker, capability_ratios
+from hacpo_fast.config import TaskConfig
+from hacpo_fast.learner import Learner
+from hacpo_fast.learner_batch import assemble
+from hacpo_fast.mismatch import recompute
+from hacpo_fast.policy.schedule import lr_factor
+from hacpo_fast.preparation import Preparation
+from hacpo_fast.rollouts.records import RolloutPool
+from hacpo_fast.run.checkpoints import save_agents
+from hacpo_fast.run.output import RunOutput
+from hacpo_fast.run.phases import Phases
+from hacpo_fast.run.seeds import Purpose, derive, rng
+from hacpo_fast.run.signals import StopRequest
+from hacpo_fast.step_record import agent_record, no_signal_share, sample_rollouts
+from hacpo_fast.tasks import Problem, RewardPool, resolve_reward
+from hacpo_fast.validation import validate
+
+
+class Trainer:
+    """Loads all agents of a prepared run and trains them. `folder` is where they are saved."""
+
+    def __init__(self, prepared: Preparation, folder: Path):
+        self.prepared, self.config, self.folder = prepared, prepared.config, folder
+        self.agents = [Agent(i, card, self.config, prepared.device) for i, card in enumerate(prepared.cards)]
+        self.capability = CapabilityTracker([agent.name for agent in self.agents], self.config.algorithm.capability)
+
+    def fit(self, output: RunOutput) -> bool:
+        """Runs all steps and saves the agents. False: stopped on request after a step, with the agents saved."""
+        self.output = output
+        with ExitStack() as stack:
+            self.rewards = stack.enter_context(_open_rewards(self.config.task))
+            self.validation_rewards = self.rewards
+            if self.config.validation.task is not None:
+                self.validation_rewards = stack.enter_context(_open_rewards(self.config.validation.task))
+            return self._run_steps()
+
+    def _run_steps(self) -> bool:
+        run, every = self.config.run, self.config.validation.every
+        steps = self.prepared.steps
+        if every:
+            self.validate(0)
+        with StopRequest(self.output.note) as stop:
+            for step in range(1, steps + 1):
+                self.output.step(self.step(step))
+                if every and (step % every == 0 or step == steps):
+                    self.validate(step)
+                if stop.requested or (run.save_every and step % run.save_every == 0):
+                    saved = save_agents(self.agents, self.folder / "checkpoints" / f"step-{step}")
+                if stop.requested and step < steps:
+                    self.output.note(f"stopped after step {step} of {steps}; the agents are in {saved}")
+                    return False
+        save_agents(self.agents, self.folder / "agents")
+        return True
+
+    def step(self, step: int) -> dict[str, Any]:
+        """Training step number `step` (from 1). Returns its record for the logs."""
+        phases = Phases()
+        problems = self.prepared.batch(step)
+        pool = self._collect(step, problems, phases)
+        mismatch: dict[str, float] = {}
+        if self.config.rollout.logprobs == "recompute":
+            with phases("recompute"):
+                pool, mismatch = recompute(pool, self.agents, self._prompts, self.config)
+        capability = self.capability.update(
+            {agent.name: torch.from_numpy(pool.of(agent.index).reward) for agent in self.agents}
+        )
+        ratios = capability_ratios(
+            torch.tensor(list(capability.values()), dtype=torch.float64), self.config.algorithm.capability
+        )
+        # All denominators are in the pool by now: no agent's update can see another's new weights.
+        learners = {}
+        for agent in self.agents:
+            with phases("learn", agent.name):
+                learners[agent.name] = self._learn(step, agent, pool, ratios)
+
+        batches = {name: learner.batch for name, learner in learners.items()}
+        draw = rng(self.config.run.seed, Purpose.SAMPLE_LOG, step)
+        run = self.config.run
+        samples = sample_rollouts(step, pool, batches, max(run.save_rollouts, run.show_rollouts), draw)
+        self.output.rollouts(samples, shown=run.show_rollouts)
+        reward_max = self.config.algorithm.advantage.reward_max
+        agents = {
+            agent.name: agent_record(agent, pool, learners[agent.name], capability[agent.name], phases, reward_max)
+            for agent in self.agents
+        }
+        for name, difference in mismatch.items():
+            agents[name]["mismatch"] = difference
+        return {
+            "step": step,
+            "time": phases.seconds(),
+            "prompts": len(problems),
+            "no_signal_share": no_signal_share(pool),
+            "agents": agents,
+        }
+
+    def validate(self, step: int) -> None:
+        """Answers the held-out problems with every agent."""
+        phases, settings, problems = Phases(), self.config.validation, self.prepared.held_out
+        scores = {}
+        with phases("validate"):
+            for agent in self.agents:
+                scores[agent.name] = validate(
+                    agent.engine, agent.codec, problems, self._prompts(agent, problems), settings.sampling,
+                    settings.max_response_tokens or agent.max_response_tokens, self.validation_rewards,
+                    self.config.algorithm.advantage.reward_max,
+                    derive(self.config.run.seed, Purpose.VALIDATION, step, agent.index),
+                )  # fmt: skip
+        updates = {agent.name: agent.updates for agent in self.agents}
+        self.output.validation({"step": step, "validation": scores, "updates": updates, "time": phases.seconds()})
+
+    def _collect(self, step: int, problems: Sequence[Problem], phases: Phases) -> RolloutPool:
+        """Every agent answers every prompt. One agent's answers are verified while the next one samples."""
+        pending = []
+        for agent in self.agents:
+            seed = derive(self.config.run.seed, Purpose.ROLLOUT, step, agent.index)
+            with phases("rollout", agent.name):
+                rollouts = agent.rollout(self._prompts(agent, problems), self.config.samples_per_prompt, seed)
+            handle = self.rewards.submit([(rollout.text, problems[rollout.prompt]) for rollout in rollouts])
+            pending.append((rollouts, handle))
+        verified = []
+        with phases("verify"):
+            for rollouts, handle in pending:
+                for rollout, result in zip(rollouts, handle.result(), strict=True):
+                    verified.append(replace(rollout, reward=result.value, reward_error=result.error))
+        return RolloutPool(problems, [agent.name for agent in self.agents], verified)
+
+    def _learn(self, step: int, agent: Agent, pool: RolloutPool, ratios: Tensor) -> Learner:
+        config = self.config
+        batch = assemble(
+            pool, agent.index, agent.codec, self._prompts(agent, pool.problems), agent.context, ratios,
+            config.algorithm, config.rollout.score_eos,
+        )  # fmt: skip
+        training = config.training
+        factor = lr_factor(step - 1, self.prepared.steps, training.warmup_steps, training.schedule)
+        learner = Learner(agent, batch, config, agent.lr * factor)
+        learner.learn(rng(config.run.seed, Purpose.MINIBATCH, step, agent.index))
+        return learner
+
+    def _prompts(self, agent: Agent, problems: Sequence[Problem]) -> list[np.ndarray]:
+        tokens = self.prepared.prompt_tokens[agent.name]
+        return [tokens[problem.id] for problem in problems]
+
+
+def _open_rewards(task: TaskConfig) -> RewardPool:
+    return RewardPool(resolve_reward(task), task.reward_workers, task.reward_timeout)
