@@ -79,7 +79,7 @@ class Agent:
 
     def __init__(self, index: int, card: ModelCard, config: Config, device: torch.device):
         settings = card.settings
-        self.index, self.name, self.codec, self.context = index, card.name, card.codec, card.context
+        self.index, self.name, self.codec = index, card.name, card.codec
         self.temperature = config.temperature(card.name)
         self.max_response_tokens = config.max_response_tokens(card.name)
         self.lr = config.lr(card.name)
@@ -96,6 +96,7 @@ class Agent:
 
         self.policy = load(config.training.gradient_checkpointing)
         self.policy.verify()
+        self.context = min(card.context, self.policy.max_length or card.context)  # tokens of a sequence
         self.reference = None  # the initial policy, where a KL term asks for it
         if config.algorithm.kl_coef:
             self.reference = load(checkpointing=False)
@@ -128,8 +129,8 @@ def encode_fitting(
         room = card.context - config.max_response_tokens(card.name)
         if room < 1:
             raise UserError(
-                f"agents.{card.name}: a response of {config.max_response_tokens(card.name)} tokens does not fit into "
-                f"the model's context of {card.context}; lower rollout.max_response_tokens (now with a prompt on top)"
+                f"agents.{card.name}: a prompt and a response of {config.max_response_tokens(card.name)} tokens do not "
+                f"fit into the model's context of {card.context}; lower rollout.max_response_tokens"
             )
         longest = min(room, config.rollout.max_prompt_tokens)
         prompts = card.codec.encode_prompts(problems)

@@ -47,7 +47,7 @@ class RunConfig(Section):
 
 class TaskConfig(Section):
     kind: Literal["reasoning_gym", "file", "hub"] = Field(
-        description="Where problems come from: a reasoning-gym generator, a JSONL or Parquet file, a data set of the hub"
+        description="Source of problems: a reasoning-gym generator, a JSONL or Parquet file, a data set of the hub"
     )
     name: str = Field(min_length=1, description="Generator (chain_sum), path (problems.jsonl) or hub name (user/data)")
     params: dict[str, Any] = Field({}, description="reasoning_gym: the generator's own parameters")
@@ -63,7 +63,7 @@ class TaskConfig(Section):
     system_prompt: str | None = Field(None, description="System message put before the prompt in chat formats")
     reward: str | None = Field(
         None,
-        description="reasoning_gym, math, exact, numeric, regex, or your function as module:function or file.py:function; "
+        description="reasoning_gym, math, exact, numeric, regex, or your own as module:function or file.py:function; "
         "empty: reasoning_gym for that kind, math otherwise",
     )
     reward_options: dict[str, Any] = Field({}, description="Keyword arguments of the reward, e.g. pattern for regex")

@@ -33,9 +33,12 @@ def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
 
     Raises UserError with one line per wrong setting.
     """
-    tree = OmegaConf.create()
-    if path is not None:
-        tree = _read(Path(path))
+    return validate(read(path, overrides), where=str(path) if path is not None else "settings")
+
+
+def read(path: str | Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The same, as plain dictionaries that nothing has looked at yet."""
+    tree = OmegaConf.create() if path is None else _read(Path(path))
     for override in overrides:
         key, equals, _ = override.partition("=")
         if not equals or not key.strip("."):
@@ -45,10 +48,9 @@ def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
         except (OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
             raise UserError(f"{override}: cannot be read: {_first_line(error)}") from None
     try:
-        plain = OmegaConf.to_container(tree, resolve=True)
+        return OmegaConf.to_container(tree, resolve=True)
     except OmegaConfBaseException as error:
         raise UserError(f"{path}: {_first_line(error)}") from None
-    return validate(plain, where=str(path) if path is not None else "settings")
 
 
 def validate(plain: Any, where: str = "settings") -> Config:

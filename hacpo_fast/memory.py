@@ -13,8 +13,6 @@ from hacpo_fast.agent import ModelCard
 from hacpo_fast.config import Config
 from hacpo_fast.errors import UserError
 
-GIB = 1 << 30
-
 
 class AgentMemory(NamedTuple):
     """Bytes. All but the last two stay for the whole run; those come and go, one agent at a time."""
@@ -69,6 +67,14 @@ def device_memory(device: torch.device) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def readable(size: int) -> str:
+    """Bytes for people: 1.5 GiB."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size / 1024:.1f} KiB" if size else "-"
+
+
 def check(needs: Sequence[AgentMemory], available: int) -> int:
     """Bytes needed in sum. Raises UserError naming the setting to lower if they exceed `available`."""
     needed = sum(need.lasting for need in needs) + max(need.passing for need in needs)
@@ -81,6 +87,6 @@ def check(needs: Sequence[AgentMemory], available: int) -> int:
         else:
             advice = "lower rollout.batch_sequences or rollout.max_response_tokens"
         raise UserError(
-            f"memory: the run needs about {needed / GIB:.1f} GiB, the device has {available / GIB:.1f} GiB; {advice}"
+            f"memory: the run needs about {readable(needed)}, the device has {readable(available)}; {advice}"
         )
     return needed

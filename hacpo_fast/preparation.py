@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -43,17 +44,21 @@ class Preparation:
 
 
 def prepare(config: Config) -> Preparation:
-    """Reads data and tokenizers, tries the reward on a sample and adds up memory. Raises UserError; loads no weights."""
+    """Reads data and tokenizers, tries the reward, adds up memory; loads no weights. Raises UserError."""
     device = choose_device(config.run.device)
     cards = [read_card(name, settings) for name, settings in config.agents.items()]
     problems = load_problems(config.task)
     train, held_out = split_held_out(problems, config.task.holdout)
-    check_reward(config.task, problems)
+    notes = check_reward(config.task, problems)
+    if problems.duplicates:
+        notes.append(f"{problems.duplicates} problems left out: the same prompt had been there before")
+    if problems.contradictions:
+        notes.append(f"{problems.contradictions} of them with another reference answer")
     if config.validation.task is not None:
         train, held_out = [*train, *held_out], load_problems(config.validation.task)
-        check_reward(config.validation.task, held_out)
+        notes += check_reward(config.validation.task, held_out)
 
-    train, train_tokens, notes = _fitting(cards, train, config, "training")
+    train, train_tokens, left_out = _fitting(cards, train, config, "training")
     held_out, held_out_tokens, more = _fitting(cards, held_out, config, "validation")
     held_out = held_out[: config.validation.problems] if config.validation.every else []
     size = config.rollout.prompts_per_step
@@ -78,7 +83,7 @@ def prepare(config: Config) -> Preparation:
         steps=config.run.steps or len(train) // size,
         memory=needs,
         device_memory=available,
-        notes=[*notes, *more],
+        notes=[*notes, *left_out, *more],
     )
 
 
@@ -115,13 +120,13 @@ def print_plan(prepared: Preparation, console: Console) -> None:
         f"{prepared.steps} steps of {config.rollout.prompts_per_step} prompts x {config.samples_per_prompt} responses"
     )
     for note in prepared.notes:
-        console.print(f"[yellow]{note}[/]")
-    table = Table("agent", "model", "prompts", *memory.AgentMemory._fields, title="memory (GiB)", title_justify="left")
-    for card, needs in zip(prepared.cards, prepared.memory, strict=True):
-        described = f"{card.model_config.model_type}, {str(card.dtype(prepared.device)).removeprefix('torch.')}"
-        table.add_row(
-            card.name, described, "chat" if card.codec.chat else "plain", *(f"{n / memory.GIB:.3f}" for n in needs)
-        )
+        console.print(note, style="yellow", markup=False)
+    table = Table("", *(card.name for card in prepared.cards), box=box.SIMPLE_HEAD)
+    table.add_row("model", *(card.model_config.model_type for card in prepared.cards))
+    table.add_row("prompts", *("chat" if card.codec.chat else "plain" for card in prepared.cards))
+    table.add_row("dtype", *(str(card.dtype(prepared.device)).removeprefix("torch.") for card in prepared.cards))
+    for field in memory.AgentMemory._fields:
+        table.add_row(field, *(memory.readable(getattr(needs, field)) for needs in prepared.memory))
     console.print(table)
     needed = memory.check(prepared.memory, prepared.device_memory)
-    console.print(f"about {needed / memory.GIB:.2f} of {prepared.device_memory / memory.GIB:.1f} GiB in sum")
+    console.print(f"memory: about {memory.readable(needed)} of {memory.readable(prepared.device_memory)}")

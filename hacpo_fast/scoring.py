@@ -12,7 +12,7 @@ from hacpo_fast.policy.policy import Policy
 
 
 def score(policy: Policy, sequences: Sequence[TokenPair], temperature: float, token_budget: int) -> list[np.ndarray]:
-    """Token log-probs ([L] float32) of each (prompt ids, response ids) at `temperature`, packed under `token_budget`."""
+    """Token log-probs ([L] float32) of each (prompt, response) at `temperature`, packed under `token_budget`."""
     scores: list[np.ndarray] = [np.zeros(0, dtype=np.float32)] * len(sequences)
     for rows in pack(input_lengths(sequences), token_budget):
         batch = PackedBatch.build([sequences[row] for row in rows], policy.device)

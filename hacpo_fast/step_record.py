@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ def agent_record(
         "reward": float(own.reward.mean()),
         "accuracy": float((own.reward >= reward_max).mean()),
         "capability": capability,
-        "no_signal_share": no_signal_share(own),
+        "no_signal_share": _share_by_prompt(learner.batch),
         "reward_errors": sum(rollout.reward_error is not None for rollout in own.rollouts),
         "response_tokens": float(lengths.mean()),
         "truncated_share": float(np.mean([not rollout.ended for rollout in own.rollouts])),
@@ -52,6 +52,11 @@ def agent_record(
     for name, mean in means.items():
         record[f"{name}_mean" if name.endswith("_ratio") else name] = mean
     return record
+
+
+def _share_by_prompt(batch: LearnerBatch) -> float:
+    """Share of the prompts from whose responses, as this learner sees them, nothing can be learnt."""
+    return float(np.mean(batch.uniform[np.unique(batch.prompt, return_index=True)[1]]))
 
 
 def sample_rollouts(

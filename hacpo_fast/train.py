@@ -46,9 +46,11 @@ def run(config: Config, folder: Path, dry_run: bool = False) -> int:
     if config.run.threads:  # before torch is imported: some of its pools are sized only then
         os.environ["OMP_NUM_THREADS"] = str(config.run.threads)
     from rich.console import Console as Terminal
+    from transformers.utils import logging as transformers_logging
 
     from hacpo_fast.preparation import prepare, print_plan
 
+    transformers_logging.disable_progress_bar()  # its bars would tear the live table
     terminal = Terminal()
     with terminal.status("reading data and tokenizers, trying the reward"):
         prepared = prepare(config)

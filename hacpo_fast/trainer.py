@@ -14,7 +14,6 @@ from torch import Tensor
 
 from hacpo_fast.agent import Agent
 from hacpo_fast.algorithm.capability import CapabilityTracker, capability_ratios
-from hacpo_fast.config import TaskConfig
 from hacpo_fast.learner import Learner
 from hacpo_fast.learner_batch import assemble
 from hacpo_fast.mismatch import recompute
@@ -27,7 +26,7 @@ from hacpo_fast.run.phases import Phases
 from hacpo_fast.run.seeds import Purpose, derive, rng
 from hacpo_fast.run.signals import StopRequest
 from hacpo_fast.step_record import agent_record, no_signal_share, sample_rollouts
-from hacpo_fast.tasks import Problem, RewardPool, resolve_reward
+from hacpo_fast.tasks import Problem, open_rewards
 from hacpo_fast.validation import validate
 
 
@@ -43,10 +42,10 @@ class Trainer:
         """Runs all steps and saves the agents. False: stopped on request after a step, with the agents saved."""
         self.output = output
         with ExitStack() as stack:
-            self.rewards = stack.enter_context(_open_rewards(self.config.task))
+            self.rewards = stack.enter_context(open_rewards(self.config.task))
             self.validation_rewards = self.rewards
             if self.config.validation.task is not None:
-                self.validation_rewards = stack.enter_context(_open_rewards(self.config.validation.task))
+                self.validation_rewards = stack.enter_context(open_rewards(self.config.validation.task))
             return self._run_steps()
 
     def _run_steps(self) -> bool:
@@ -154,7 +153,3 @@ class Trainer:
     def _prompts(self, agent: Agent, problems: Sequence[Problem]) -> list[np.ndarray]:
         tokens = self.prepared.prompt_tokens[agent.name]
         return [tokens[problem.id] for problem in problems]
-
-
-def _open_rewards(task: TaskConfig) -> RewardPool:
-    return RewardPool(resolve_reward(task), task.reward_workers, task.reward_timeout)

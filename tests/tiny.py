@@ -34,7 +34,8 @@ def byte_tokenizer(
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     size = len(special) + len(alphabet) + merges
     tokenizer.train_from_iterator(
-        TEXT, trainers.BpeTrainer(vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+        TEXT,
+        trainers.BpeTrainer(vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False),
     )
     if bos:
         tokenizer.post_processor = processors.TemplateProcessing(
@@ -57,9 +58,7 @@ def letter_tokenizer(letters: str) -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in ("</s>", "<pad>", "<unk>")])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="</s>", pad_token="<pad>", unk_token="<unk>"
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", pad_token="<pad>", unk_token="<unk>")
 
 
 def config(architecture: str, vocabulary: int, **changes) -> PretrainedConfig:

@@ -21,8 +21,8 @@ def joint_advantages(
 ) -> Advantages:
     """Advantages for `learner` of all responses to the prompts of a step.
 
-    rewards [R] float; prompt [R] and source [R] int64, numbering prompts and agents from 0; ratios [agents, agents] with
-    ratios[k, j] = capability of j over that of k (`capability_ratios`). Prompts may have any number of responses.
+    rewards [R] float; prompt [R] and source [R] int64, numbering prompts and agents from 0; ratios [agents, agents]
+    with ratios[k, j] = capability of j over that of k (`capability_ratios`). Prompts may have any number of responses.
     All results have the dtype of `rewards`.
     """
     prompts = int(prompt.max()) + 1 if len(prompt) else 0

@@ -48,7 +48,7 @@ class CapabilityTracker:
 def capability_ratios(capability: Tensor, settings: CapabilityConfig) -> Tensor:
     """`ratios[k, j]`: how capable source j is beside learner k, bounded (Eq. 9).
 
-    capability: [agents]. Returns [agents, agents] in the same dtype, 1 on the diagonal. The bound is applied here, once:
+    capability: [agents]. Returns [agents, agents] in the same dtype, 1 on the diagonal. The bound is applied here:
     the baseline divides by this ratio and the gradient multiplies by it, so that the two stay each other's inverse.
     """
     ratios = capability[None, :] / capability[:, None]

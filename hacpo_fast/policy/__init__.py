@@ -1,0 +1,1 @@
+"""The trained model: packed forward passes, log-probs without logits, and the optimiser."""

@@ -7,7 +7,7 @@ rounded into the parameter, and their gradients are summed over micro-batches in
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -161,10 +161,12 @@ class MasterAdamW:
             torch._foreach_copy_([*self._rounded.values()], [self._masters[name] for name in self._rounded])
 
 
-def _sum_into(master: Tensor):
+def _sum_into(master: Tensor) -> Callable[[Tensor], None]:
     """A hook that moves a parameter's gradient, as soon as a backward pass is done with it, into its master's."""
 
     def hook(parameter: Tensor) -> None:
+        if parameter.grad is None:
+            raise RuntimeError("two MasterAdamW hold the same 16-bit parameter, and only one can have its gradient")
         if master.grad is None:
             master.grad = parameter.grad.float()
         else:

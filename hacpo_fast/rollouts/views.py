@@ -37,7 +37,7 @@ def own_view(rollout: Rollout, score_eos: bool) -> View:
 
 
 def cross_views(rollouts: Sequence[Rollout], codec: Codec) -> list[View]:
-    """Other agents' responses, tokenised from their text. The end token is not part of a text, so it is on neither side.
+    """Other agents' responses, tokenised from their text. An end token is no part of a text, so it is on neither side.
 
     The empty text has a single action, the learner's own end token. A text that the learner's tokens cannot write is
     not scorable. Each distinct text is tokenised once.

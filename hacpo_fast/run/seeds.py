@@ -18,7 +18,7 @@ class Purpose(IntEnum):
 
 
 def derive(seed: int, purpose: Purpose, *path: int) -> int:
-    """A seed for one purpose, step, agent ...: a function of its arguments alone, so that a resumed run needs no state."""
+    """A seed for one purpose, step, agent ...: of its arguments alone, so that a resumed run needs no state."""
     return int(np.random.SeedSequence([seed, int(purpose), *path]).generate_state(1)[0])
 
 

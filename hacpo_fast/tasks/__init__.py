@@ -8,7 +8,7 @@ user come as `hacpo_fast.errors.UserError`. Nothing here needs torch.
 from hacpo_fast.tasks.check import check_reward
 from hacpo_fast.tasks.holdout import is_held_out
 from hacpo_fast.tasks.problems import Problem, Problems, load_problems, split_held_out
-from hacpo_fast.tasks.reward_pool import RewardPool, RewardResult
+from hacpo_fast.tasks.reward_pool import RewardPool, RewardResult, open_rewards
 from hacpo_fast.tasks.reward_process import RewardStartError
 from hacpo_fast.tasks.rewards import RewardSpec, resolve_reward
 
@@ -22,6 +22,7 @@ __all__ = [
     "check_reward",
     "is_held_out",
     "load_problems",
+    "open_rewards",
     "resolve_reward",
     "split_held_out",
 ]

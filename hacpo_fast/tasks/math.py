@@ -12,6 +12,9 @@ for _name in ("math_verify.parser", "math_verify.grader"):
 
 _BOX = LatexExtractionConfig(boxed_match_priority=0)
 
+MAX_BOX = 1000
+"""Characters of the longest box that is read as mathematics; longer ones are no answers and would take forever."""
+
 
 def reward(response: str, answer: str, row: dict[str, Any], *, fallback: bool = False) -> float:
     """1.0 where the last \\boxed{} of the response equals the reference answer, as text or as mathematics; else 0.0.
@@ -28,6 +31,8 @@ def reward(response: str, answer: str, row: dict[str, Any], *, fallback: bool = 
         return 0.0
     if ours is not None and "".join(ours.split()) == "".join(theirs.split()):
         return 1.0
+    if ours is not None and len(ours) > MAX_BOX:
+        return 0.0
     gold = _read(theirs)
     if not gold:
         raise ValueError(f"the reference answer is not mathematics: {answer!r}")

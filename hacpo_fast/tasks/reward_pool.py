@@ -9,11 +9,14 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hacpo_fast.tasks.problems import Problem
 from hacpo_fast.tasks.reward_process import RewardProcess
-from hacpo_fast.tasks.rewards import RewardSpec
+from hacpo_fast.tasks.rewards import RewardSpec, resolve_reward
+
+if TYPE_CHECKING:
+    from hacpo_fast.config import TaskConfig
 
 MAX_CHUNK = 32
 """Items that a process gets at once: enough to hide the way there and back."""
@@ -199,3 +202,8 @@ class _Item:
     batch: _Batch
     payload: bytes
     places: list[int]
+
+
+def open_rewards(task: TaskConfig) -> RewardPool:
+    """The reward of `task`, with its time limit, in as many processes as it asks for."""
+    return RewardPool(resolve_reward(task), task.reward_workers, task.reward_timeout)

@@ -197,7 +197,7 @@ def test_tied_parameters_once_and_frozen_ones_not_at_all():
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_bfloat16_gradients_of_micro_batches_add_up(checkpointing):
-    """The summed float32 gradients are the sum of the 16-bit gradients of each backward pass, also when checkpointed."""
+    """They are the float32 sum of the 16-bit gradients of each backward pass, also when layers are checkpointed."""
     pairs = tiny.sequences()
     policy = Policy(tiny.build("qwen3", dtype=torch.bfloat16), gradient_checkpointing=checkpointing)
     expected: dict[str, torch.Tensor] = {}
@@ -220,6 +220,14 @@ def test_vectors_are_not_decayed():
     optimizer.step(0.1)
     torch.testing.assert_close(model[0].weight, before["0.weight"] * 0.95)
     torch.testing.assert_close(model[1].weight, before["1.weight"], rtol=0, atol=1e-6)
+
+
+def test_a_second_optimizer_for_16_bit_weights_does_not_starve_silently():
+    model = network(torch.bfloat16)
+    optimizers = [MasterAdamW(model.named_parameters()) for _ in range(2)]
+    with pytest.raises(RuntimeError, match="same 16-bit parameter"):
+        learn(model)
+    assert len(optimizers) == 2
 
 
 def test_needs_something_to_train():

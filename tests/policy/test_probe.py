@@ -55,11 +55,11 @@ def state_space():
 
 @pytest.mark.parametrize("build", [linear_attention, state_space])
 def test_refuses_layers_that_carry_state_between_sequences(build):
-    # Whether transformers' layers refuse by themselves or leak silently depends on its version and on what is installed.
+    # Whether transformers' layers refuse by themselves or leak silently depends on its version and other packages.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         policy = Policy(build().eval(), name="agent-model")
-    with pytest.raises(UserError, match="agent-model.*cannot be trained on packed sequences"):
+    with pytest.raises(UserError, match=r"agent-model.*cannot be trained on packed sequences"):
         policy.verify()
 
 

@@ -1,0 +1,232 @@
+"""Whole runs of tiny real models: what a run must do whatever its numbers are."""
+
+import json
+
+import numpy as np
+import pytest
+import runs
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from hacpo_fast.errors import UserError
+from hacpo_fast.policy.policy import Policy
+from hacpo_fast.rollouts.transformers_engine import TransformersEngine
+from hacpo_fast.train import run
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    return runs.write_models(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture
+def settings(models, tmp_path):
+    def make(*agents, **changes):
+        return runs.settings({name: models[name] for name in agents}, tmp_path, **changes)
+
+    return make
+
+
+def test_three_agents_of_different_tokenizers_learn_from_each_other(settings, models, tmp_path):
+    records = runs.train(settings("ada", "bea", "cy", run__steps=3), tmp_path / "run")
+    assert [record["step"] for record in records] == [1, 2, 3]
+    first = records[0]["agents"]
+    for name, agent in first.items():
+        assert 1 <= agent["updates"] <= 3  # 48 responses, 16 to an update; one in which nothing is live is left out
+        assert 0 <= agent["cross_clip_low"] <= 1 and agent["cross_ratio_mean"] > 0
+        assert agent["mismatch"] < 1e-4
+        assert not runs.same_weights(runs.weights(tmp_path / "run", name), runs.weights_of(models[name]))
+    assert first["cy"]["unscorable_share"] > 0  # bytes of the others that its letters cannot write
+    assert first["ada"]["unscorable_share"] == 0
+
+
+@pytest.mark.parametrize("order", ["own_first", "mixed"])
+def test_one_agent_is_gspo(settings, tmp_path, order):
+    for name in ("hacpo", "gspo"):
+        config = settings("ada", algorithm__name=name, algorithm__minibatch_order=order)
+        runs.train(config, tmp_path / name)
+    assert runs.same_weights(*(runs.weights(tmp_path / name, "ada") for name in ("hacpo", "gspo")))
+    rows = [runs.timeless(runs.train(settings("ada", algorithm__name="gspo"), tmp_path / "again"))]
+    assert "cross_ratio_mean" not in rows[0][0]["agents"]["ada"]
+
+
+def test_the_seed_decides_everything(settings, tmp_path):
+    records = [
+        runs.timeless(runs.train(settings("ada", "bea", run__seed=seed), tmp_path / name))
+        for name, seed in (("first", 7), ("same", 7), ("other", 8))
+    ]
+    assert records[0] == records[1] != records[2]
+    for agent in ("ada", "bea"):
+        first, same, other = (runs.weights(tmp_path / name, agent) for name in ("first", "same", "other"))
+        assert runs.same_weights(first, same) and not runs.same_weights(first, other)
+    assert (tmp_path / "first/rollouts.jsonl").read_text() == (tmp_path / "same/rollouts.jsonl").read_text()
+
+
+@pytest.mark.parametrize("logprobs", ["engine", "recompute"])
+@pytest.mark.parametrize("temperature", [0.6, 1.3])
+def test_the_first_update_finds_own_ratios_of_one(settings, tmp_path, temperature, logprobs):
+    config = settings(
+        "ada", "bea", rollout__temperature=temperature, rollout__logprobs=logprobs,
+        training__minibatch_responses=64, run__steps=1,
+    )  # fmt: skip
+    (record,) = runs.train(config, tmp_path / "run")
+    for agent in record["agents"].values():
+        assert agent["own_ratio_mean"] == pytest.approx(1, abs=1e-4)
+        assert agent["own_ratio_std"] < 1e-4
+        assert agent["mismatch"] < 1e-4
+        assert abs(agent["cross_ratio_mean"] - 1) > 0.01  # the others' policy is another one
+
+
+def test_agents_with_temperatures_of_their_own(settings, tmp_path):
+    config = settings("ada", "bea", agents__ada__temperature=0.5, agents__bea__temperature=1.5, run__steps=1)
+    (record,) = runs.train(config, tmp_path / "run")
+    assert record["agents"]["ada"]["entropy"] < record["agents"]["bea"]["entropy"]
+    assert all(agent["mismatch"] < 1e-4 for agent in record["agents"].values())
+
+
+def test_equal_rewards_leave_the_weights_untouched(settings, models, tmp_path):
+    (tmp_path / "one.py").write_text("def reward(response, answer, row):\n    return 1\n")
+    config = settings("ada", "bea", task__reward=f"{tmp_path / 'one.py'}:reward", training__weight_decay=0.1)
+    records = runs.train(config, tmp_path / "run")
+    assert all(record["no_signal_share"] == 1 for record in records)
+    assert all(agent["updates"] == 0 for agent in records[-1]["agents"].values())
+    for name in ("ada", "bea"):
+        assert runs.same_weights(runs.weights(tmp_path / "run", name), runs.weights_of(models[name]))
+
+
+def test_an_engine_with_old_weights_stops_the_run(settings, tmp_path, monkeypatch):
+    class Stale(TransformersEngine):
+        def __init__(self, model, *others):
+            super().__init__(Policy.load(model.config.name_or_path).model, *others)
+
+    monkeypatch.setattr("hacpo_fast.agent.TransformersEngine", Stale)
+    config = settings("ada", run__steps=8, training__lr=0.05, rollout__max_mismatch=0.02)
+    with pytest.raises(UserError, match=r"agents.ada: engine and policy .* old weights"):
+        run(config, tmp_path / "run")
+
+
+@pytest.mark.parametrize("logprobs", ["engine", "recompute"])
+def test_an_engine_at_another_temperature_stops_the_run(settings, tmp_path, monkeypatch, logprobs):
+    right = TransformersEngine.generate
+    wrong = lambda self, prompts, sampling, seed: right(self, prompts, sampling._replace(temperature=0.5), seed)  # noqa: E731
+    monkeypatch.setattr(TransformersEngine, "generate", wrong)
+    with pytest.raises(UserError, match=r"agents.ada: engine and policy .* temperature"):
+        run(settings("ada", "bea", rollout__logprobs=logprobs), tmp_path / "run")
+
+
+def test_saved_agents_load_and_answer_like_the_trained_ones(settings, models, tmp_path):
+    runs.train(settings("ada", "bea"), tmp_path / "run")
+    for name in ("ada", "bea"):
+        folder = tmp_path / "run" / "agents" / name
+        model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+        before = AutoModelForCausalLM.from_pretrained(models[name])
+        ids = tokenizer("7+5=", return_tensors="pt")["input_ids"]
+        assert (model(ids).logits - before(ids).logits).abs().max() > 1e-3
+        assert model.generation_config.eos_token_id == before.generation_config.eos_token_id
+        assert tokenizer.chat_template == AutoTokenizer.from_pretrained(models[name]).chat_template
+
+
+@pytest.mark.parametrize("name", ["gspo", "gspo_x2", "grpo", "naive"])
+def test_the_other_algorithms(settings, tmp_path, name):
+    records = runs.train(settings("ada", "bea", algorithm__name=name), tmp_path / "run")
+    updates = {"gspo": 1, "gspo_x2": 2, "grpo": 1, "naive": 2}[name]  # a step; 16 or 32 responses, 16 to an update
+    for agent in records[0]["agents"].values():
+        assert agent["updates"] == updates
+        assert ("cross_ratio_mean" in agent) == (name == "naive")
+    samples = [json.loads(line) for line in (tmp_path / "run/rollouts.jsonl").read_text().splitlines()]
+    assert all(set(s["advantages"]) == ({"ada", "bea"} if name == "naive" else {s["agent"]}) for s in samples)
+
+
+def test_naive_with_its_own_old_policy_starts_at_ratios_of_one(settings, tmp_path):
+    config = settings(
+        "ada", "bea", algorithm__name="naive", algorithm__naive_reference="learner",
+        training__minibatch_responses=64, run__steps=1,
+    )  # fmt: skip
+    (record,) = runs.train(config, tmp_path / "run")
+    for agent in record["agents"].values():
+        assert agent["cross_ratio_mean"] == pytest.approx(1, abs=1e-4)
+
+
+def test_kl_to_the_initial_policy(settings, tmp_path):
+    plain = runs.train(settings("ada", "bea"), tmp_path / "plain")
+    records = runs.train(settings("ada", "bea", algorithm__kl_coef=10.0), tmp_path / "kl")
+    first, last = (record["agents"]["ada"]["kl"] for record in (records[0], records[-1]))
+    assert 0 <= first < last
+    assert "kl" not in plain[0]["agents"]["ada"]
+    assert all(record["agents"]["ada"]["live_share"] == 1 for record in records)
+
+
+def test_problems_in_boxed_mathematics_with_the_users_own_models(models, tmp_path):
+    rows = [
+        {"question": f"What is \\frac{{{i}}}{{2}} plus {i}?", "solution": f"It is \\boxed{{\\frac{{{3 * i}}}{{2}}}}."}
+        for i in range(1, 31)
+    ]
+    (tmp_path / "maths.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = runs.settings(
+        {name: models[name] for name in ("ada", "bea")}, tmp_path,
+        task__name=str(tmp_path / "maths.jsonl"), task__prompt="{question}", task__answer="solution",
+        task__reward="math", validation__every=2, validation__problems=3, run__steps=2,
+    )  # fmt: skip
+    records = runs.train(config, tmp_path / "run")
+    assert [("validation" in record) for record in records] == [True, False, False, True]
+    assert records[0]["validation"]["ada"]["greedy"]["problems"] == 3
+    assert all(agent["reward_errors"] == 0 for agent in records[1]["agents"].values())
+
+
+def test_data_order(settings, tmp_path):
+    from hacpo_fast.preparation import prepare
+
+    prepared = prepare(settings("ada", run__steps=None, task__holdout=0.0))
+    assert prepared.steps == 10
+    seen = [problem.id for step in range(1, 11) for problem in prepared.batch(step)]
+    assert len(set(seen)) == 40  # one pass holds every problem once
+    again = [problem.id for step in range(11, 21) for problem in prepared.batch(step)]
+    assert set(again) == set(seen) and again != seen
+
+
+def test_dry_run_loads_no_weights_and_leaves_nothing(settings, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Policy, "load", lambda *_, **__: pytest.fail("weights were loaded"))
+    assert run(settings("ada", "bea"), tmp_path / "run", dry_run=True) == 0
+    printed = capsys.readouterr().out
+    assert "2 agent(s)" in printed and "weights" in printed
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_output_folder_is_never_overwritten(settings, tmp_path):
+    (tmp_path / "run").mkdir()
+    with pytest.raises(UserError, match="exists; nothing is overwritten"):
+        run(settings("ada"), tmp_path / "run")
+
+
+def test_gradients_of_a_step_do_not_depend_on_the_micro_batches(settings, tmp_path):
+    from hacpo_fast.preparation import prepare
+    from hacpo_fast.trainer import Trainer
+
+    config = settings("ada", "bea", training__minibatch_responses=32)
+    gradients = []
+    for budget in (1, 150, 1 << 20):
+        trainer = Trainer(prepare(config.model_copy(deep=True)), tmp_path / "run")
+        learner = runs.first_learner(trainer, budget)
+        rows = np.flatnonzero(learner.needed)
+        for micro in learner._micro_batches(rows):
+            learner._backward(micro, 32, updates_done=0)
+        gradients.append({name: g.clone() for name, g in trainer.agents[0].optimizer.gradients().items()})
+    assert len(learner._micro_batches(rows)) == 1
+    for other in gradients[1:]:
+        for name, gradient in gradients[0].items():
+            torch.testing.assert_close(other[name], gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_responses_without_gradient_may_be_left_out(settings, tmp_path):
+    from hacpo_fast.preparation import prepare
+    from hacpo_fast.trainer import Trainer
+
+    gradients = []
+    for everything in (False, True):
+        trainer = Trainer(prepare(settings("ada", "bea", training__minibatch_responses=32)), tmp_path / "run")
+        learner = runs.first_learner(trainer, 1 << 20)
+        rows = np.flatnonzero(learner.batch.scorable if everything else learner.needed)
+        learner._backward(rows, 32, updates_done=0)
+        gradients.append({name: g.clone() for name, g in trainer.agents[0].optimizer.gradients().items()})
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-4, atol=1e-6)
