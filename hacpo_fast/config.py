@@ -56,11 +56,16 @@ class TaskConfig(Section):
     subset: str | None = Field(None, description="hub: configuration of the data set")
     split: str = Field("train", description="hub: split of the data set")
     prompt: str | None = Field(
-        None, description="Prompt as a template over a row's fields; empty: {question} (reasoning_gym) or {prompt}"
+        None,
+        description="Prompt as a template over a row's fields; empty: {question} (reasoning_gym) or {prompt}; literal braces are {{ }}",
     )
     messages: str | None = Field(None, description="Column with chat messages (role, content); replaces prompt")
-    answer: str = Field("answer", description="Column with the reference answer; may be missing for your own reward")
-    system_prompt: str | None = Field(None, description="System message put before the prompt in chat formats")
+    answer: str = Field(
+        "answer", description="Column with the reference answer; your own reward and reasoning_gym may do without"
+    )
+    system_prompt: str | None = Field(
+        None, description="Put before conversations that have no system message of their own"
+    )
     reward: str | None = Field(
         None,
         description="reasoning_gym, math, exact, numeric, regex, or your own as module:function or file.py:function; "

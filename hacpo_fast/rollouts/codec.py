@@ -36,6 +36,8 @@ class Codec:
 
     def encode_prompts(self, problems: Sequence[Problem]) -> list[np.ndarray]:
         """Token ids of each problem in the agent's prompt format, ready to be continued."""
+        if not problems:
+            return []
         if self.chat:
             options = self._settings.chat_template_options
             return [

@@ -142,12 +142,14 @@ class RewardPool:
                 result, survived = RewardResult(0.0, str(error), 0.0), False
             with self._changed:
                 self._finish(item, result)
-                if not survived and not self._closed:
-                    self._queue.extendleft(reversed(chunk[number + 1 :]))
-                    self._changed.notify_all()
-            if not survived:
-                self._replace(slot)
-                return
+                if survived:
+                    continue
+                if self._closed:
+                    return
+                self._queue.extendleft(reversed(chunk[number + 1 :]))
+                self._changed.notify_all()
+            self._replace(slot)
+            return
 
     def _replace(self, slot: int) -> RewardProcess:
         self._processes[slot].end()

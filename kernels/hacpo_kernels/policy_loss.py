@@ -127,7 +127,7 @@ def policy_loss(
         float(cross_clip_upper),
         float(alpha),
         float(log_ratio_clamp),
-        float(max(advantages.shape[0], 1) if denominator is None else denominator),
+        None if denominator is None else float(denominator),
         backend,
     )
     return loss, PolicyLossStats(*(stat.detach() for stat in stats))
@@ -209,7 +209,7 @@ def _forward(
     cross_clip_upper: float,
     alpha: float,
     log_ratio_clamp: float,
-    denominator: float,
+    denominator: float | None,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """(loss [], d loss / d token_logprobs [T], then the seven fields of PolicyLossStats)."""
@@ -230,7 +230,7 @@ def _forward(
         cross_clip_upper,
         alpha,
         log_ratio_clamp,
-        denominator,
+        max(advantages.shape[0], 1) if denominator is None else denominator,
     )
 
 

@@ -391,8 +391,9 @@ def test_compile():
         loss, stats = policy_loss(2 * token_logprobs, *rest)
         return loss + stats.ratio.sum()
 
+    torch._dynamo.utils.counters.clear()
     compiled = torch.compile(total, backend="aot_eager", fullgraph=True, dynamic=True)
-    for lengths in ([3, 2, 4], [1, 0, 5, 2]):
+    for lengths in ([3, 2, 4], [1, 0, 5, 2], [2, 2]):
         count = len(lengths)
         arguments = batch(lengths, [-0.1] * count, [1.0] * count, own=[n % 2 == 0 for n in range(count)])
         grads = []
@@ -401,6 +402,7 @@ def test_compile():
             function(token_logprobs, *arguments[1:]).backward()
             grads.append(token_logprobs.grad)
         torch.testing.assert_close(*grads)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1  # no recompilation per batch size
 
 
 @pytest.mark.parametrize("level", ["sequence", "token"])

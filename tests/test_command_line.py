@@ -1,0 +1,72 @@
+"""The commands as a user runs them, in processes of their own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import runs
+import yaml
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    return runs.write_models(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture
+def config_path(models, tmp_path):
+    config = runs.settings({"ada": models["ada"], "bea": models["bea"]}, tmp_path, run__steps=500)
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    return path
+
+
+def command(*arguments, **options):
+    return subprocess.Popen(
+        [sys.executable, "-m", "hacpo_fast.train", *map(str, arguments)], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_ends_its_step_and_saves_the_agents(config_path, tmp_path, number):
+    folder = tmp_path / "run"
+    process = command(config_path, f"run.output={folder}")
+    while not (folder / "metrics.jsonl").exists() or not (folder / "metrics.jsonl").read_text():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert f"stopped after step {steps[-1]} of 500" in " ".join(out.split())
+    for name in ("ada", "bea"):
+        assert (folder / "checkpoints" / f"step-{steps[-1]}" / name / "model.safetensors").exists()
+    assert (folder / "curves.png").exists()
+
+
+def test_output_without_a_name_goes_to_a_dated_folder(config_path, tmp_path):
+    process = command(config_path, "run.steps=1", cwd=tmp_path)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("mine-")
+    assert folder.name in out.replace("\n", "")
+    assert yaml.safe_load((folder / "config.yaml").read_text())["run"]["steps"] == 1
+
+
+def test_bad_input_is_one_message_without_a_traceback(config_path):
+    process = command(config_path, "training.learning_rate=1")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "training.learning_rate: no such setting; did you mean training.lr?" in err
+    assert "Traceback" not in err and not out
+
+
+def test_help_lists_the_settings():
+    out, _ = command("--help").communicate(timeout=60)
+    assert "algorithm.cross_lower  (number, default 0.8)" in out
