@@ -44,6 +44,7 @@ class ModelCard:
 
 def read_card(name: str, settings: AgentConfig) -> ModelCard:
     """Configuration and tokenizer of a model folder or hub name. Raises UserError naming the agent."""
+    _check_folder(name, settings.model)
     origin = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
     try:
         model_config = AutoConfig.from_pretrained(settings.model, **origin)
@@ -63,6 +64,23 @@ def read_card(name: str, settings: AgentConfig) -> ModelCard:
     return ModelCard(
         name, settings, model_config, Codec(tokenizer, _end_ids(settings, model_config, tokenizer), settings)
     )
+
+
+def _check_folder(name: str, model: str) -> None:
+    """A folder must hold safetensors; what is no folder but lies beside others is no name of the hub either."""
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        if not any(folder.glob("*.safetensors")):
+            raise UserError(
+                f"agents.{name}.model: {folder} has no *.safetensors; weights in other formats are not loaded, convert "
+                "them with save_pretrained"
+            )
+    elif folder.is_absolute() or (len(folder.parts) > 1 and folder.parent.is_dir()):
+        there = sorted(path.name for path in folder.parent.glob("*/") if (path / "config.json").exists())
+        raise UserError(
+            f"agents.{name}.model: there is no folder {folder}"
+            + (f"; {folder.parent} has {', '.join(there)}" if there else "")
+        )
 
 
 def _end_ids(settings: AgentConfig, model_config: PretrainedConfig, tokenizer) -> set[int]:

@@ -55,7 +55,7 @@ class Trainer:
             self.validate(0)
         with StopRequest(self.output.note) as stop:
             for step in range(1, steps + 1):
-                self.output.step(self.step(step))
+                self.output.step(self._step_or_save(step))
                 if every and (step % every == 0 or step == steps):
                     self.validate(step)
                 if stop.requested or (run.save_every and step % run.save_every == 0):
@@ -65,6 +65,16 @@ class Trainer:
                     return False
         save_agents(self.agents, self.folder / "agents")
         return True
+
+    def _step_or_save(self, step: int) -> dict[str, Any]:
+        """A step; should it fail, what has been learnt before it is saved."""
+        try:
+            return self.step(step)
+        except Exception:
+            if step > 1:
+                saved = save_agents(self.agents, self.folder / "checkpoints" / f"failed-in-step-{step}")
+                self.output.note(f"step {step} failed; the agents as they are now are in {saved}")
+            raise
 
     def step(self, step: int) -> dict[str, Any]:
         """Training step number `step` (from 1). Returns its record for the logs."""

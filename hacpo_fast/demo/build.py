@@ -16,10 +16,10 @@ from hacpo_fast.demo.warmstart import Example, fit, trace_accuracy
 from hacpo_fast.demo.worked import CLEAN, TASKS, Habits, Task, prompt, respond, split
 
 CHECK_EVERY = 25
-"""Steps of the first stage between two measurements of the skill."""
+"""Steps between two measurements that may end a stage."""
 
 CHECKED = 256
-"""Expressions on which the skill is measured: of those that may be trained on, but not taught."""
+"""Expressions for these measurements: of those that may be trained on, but not taught."""
 
 Tell = Callable[[int, str], None]
 """Told of progress: steps done of those that the paces allow, and what is going on."""
@@ -44,7 +44,7 @@ def build_agent(recipe: AgentRecipe, task_name: str, seed: int, folder: Path, te
 
     skill_steps = teach_skill(recipe, model, tokenizer, task, taught, checked, rng, tell)
     clean_sampled, clean_greedy = measure()
-    teach_habits(recipe, model, tokenizer, task, taught, rng, tell)
+    teach_habits(recipe, model, tokenizer, task, taught, checked, rng, tell)
     sampled, greedy = measure()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -87,12 +87,17 @@ def teach_habits(
     tokenizer: PreTrainedTokenizerBase,
     task: Task,
     taught: list[str],
+    checked: list[str],
     rng: random.Random,
     tell: Tell,
 ) -> None:
-    """Second stage: answers with the recipe's habits."""
+    """Second stage: answers with the recipe's habits, until the accuracy on `checked` is within `recipe.start`."""
+    low, high = recipe.start
     for step, loss in enumerate(_teach(model, tokenizer, task, taught, recipe.habits, recipe.habit_pace, rng), start=1):
         tell(recipe.skill_pace.steps + step, f"habits, loss {loss:.2f}")
+        if step % CHECK_EVERY == 0 and step >= recipe.habit_pace.steps / 2:
+            if low <= accuracy(model, tokenizer, task, checked) <= high:
+                break
 
 
 def _teach(model, tokenizer, task: Task, taught: list[str], habits: Habits, pace: Pace, rng: random.Random):

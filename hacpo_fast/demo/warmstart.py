@@ -45,12 +45,12 @@ def fit(
 
     A caller that has seen enough stops iterating.
     """
-    model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=pace.rate, betas=(0.9, 0.95), weight_decay=0.01, fused=True)
     for step in range(pace.steps):
         for group in optimizer.param_groups:
             group["lr"] = pace.rate_at(step)
         inputs, targets = encode(tokenizer, draw(pace.batch))
+        model.train()  # a caller may have measured something since the step before
         logits = model(inputs, use_cache=False).logits
         loss = cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
         optimizer.zero_grad(set_to_none=True)
@@ -66,5 +66,4 @@ def trace_accuracy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, e
     model.eval()
     inputs, targets = encode(tokenizer, examples)
     right = model(inputs, use_cache=False).logits.argmax(-1).eq(targets) | targets.eq(IGNORE)
-    model.train()
     return right.all(-1).float().mean().item()
