@@ -144,10 +144,11 @@ def encode_fitting(
     """Leaves out problems whose prompt is too long (or empty) for any agent; also each agent's tokens by problem id."""
     tokens: dict[str, dict[str, np.ndarray]] = {}
     for card in cards:
-        room = card.context - config.max_response_tokens(card.name)
+        response = max(config.max_response_tokens(card.name), config.validation.max_response_tokens or 0)
+        room = card.context - response
         if room < 1:
             raise UserError(
-                f"agents.{card.name}: a prompt and a response of {config.max_response_tokens(card.name)} tokens do not "
+                f"agents.{card.name}: a prompt and a response of {response} tokens do not "
                 f"fit into the model's context of {card.context}; lower rollout.max_response_tokens"
             )
         longest = min(room, config.rollout.max_prompt_tokens)

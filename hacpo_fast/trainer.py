@@ -94,6 +94,7 @@ class Trainer:
         # All denominators are in the pool by now: no agent's update can see another's new weights.
         learners = {}
         for agent in self.agents:
+            self.output.phase(f"{agent.name} learns")
             with phases("learn", agent.name):
                 learners[agent.name] = self._learn(step, agent, pool, ratios)
 
@@ -123,6 +124,7 @@ class Trainer:
         scores = {}
         with phases("validate"):
             for agent in self.agents:
+                self.output.phase(f"{agent.name} is validated")
                 scores[agent.name] = validate(
                     agent.engine, agent.codec, problems, self._prompts(agent, problems), settings.sampling,
                     settings.max_response_tokens or agent.max_response_tokens, self.validation_rewards,
@@ -137,6 +139,7 @@ class Trainer:
         pending = []
         for agent in self.agents:
             seed = derive(self.config.run.seed, Purpose.ROLLOUT, step, agent.index)
+            self.output.phase(f"{agent.name} answers")
             with phases("rollout", agent.name):
                 rollouts = agent.rollout(self._prompts(agent, problems), self.config.samples_per_prompt, seed)
             handle = self.rewards.submit([(rollout.text, problems[rollout.prompt]) for rollout in rollouts])
