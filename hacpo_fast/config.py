@@ -57,7 +57,8 @@ class TaskConfig(Section):
     split: str = Field("train", description="hub: split of the data set")
     prompt: str | None = Field(
         None,
-        description="Prompt as a template over a row's fields; empty: {question} (reasoning_gym) or {prompt}; literal braces are {{ }}",
+        description="Prompt as a template over a row's fields, literal braces as {{ }}; "
+        "empty: {question} (reasoning_gym) or {prompt}",
     )
     messages: str | None = Field(None, description="Column with chat messages (role, content); replaces prompt")
     answer: str = Field(

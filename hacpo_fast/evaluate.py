@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 from hacpo_fast import config_file
+from hacpo_fast.command_line import exit_status
 from hacpo_fast.config import Config
 from hacpo_fast.errors import UserError
 
@@ -42,18 +43,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     overrides = [word for word in chosen.models if re.match(r"[a-z_]+\.[\w.-]+=", word)]
     models = [word for word in chosen.models if word not in overrides]
-    try:
-        if chosen.output and not Path(chosen.output).absolute().parent.is_dir():
-            raise UserError(f"--output: the folder of {chosen.output} does not exist")
-        scores = evaluate(_with_agents(config_file.read(chosen.config, overrides), models, chosen.config))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return 130
-    if chosen.output:
-        Path(chosen.output).write_text(json.dumps(scores, indent=2) + "\n")
+    return exit_status(lambda: _evaluate(models, overrides, chosen.config, chosen.output))
+
+
+def _evaluate(models: Sequence[str], overrides: Sequence[str], config: str | None, output: str | None) -> int:
+    if output and not Path(output).absolute().parent.is_dir():
+        raise UserError(f"--output: the folder of {output} does not exist")
+    scores = evaluate(_with_agents(config_file.read(config, overrides), models, config))
+    if output:
+        Path(output).write_text(json.dumps(scores, indent=2) + "\n")
     return 0
 
 

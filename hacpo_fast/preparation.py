@@ -48,11 +48,10 @@ class Preparation:
 def prepare(config: Config) -> Preparation:
     """Reads data and tokenizers, tries the reward, adds up memory; loads no weights. Raises UserError."""
     device = choose_device(config.run.device)
-    cards = [read_card(name, settings) for name, settings in config.agents.items()]
     problems = load_problems(config.task)
     train, held_out = split_held_out(problems, config.task.holdout)
     notes = check_reward(config.task, problems)
-    if problems.duplicates:
+    if problems.duplicates and config.task.kind != "reasoning_gym":  # generators repeat themselves
         notes.append(f"{problems.duplicates} problems left out: the same prompt had been there before")
     if problems.contradictions:
         notes.append(f"{problems.contradictions} of them with another reference answer")
@@ -60,6 +59,7 @@ def prepare(config: Config) -> Preparation:
         train, held_out = [*train, *held_out], load_problems(config.validation.task)
         notes += check_reward(config.validation.task, held_out)
 
+    cards = [read_card(name, settings) for name, settings in config.agents.items()]
     train, train_tokens, left_out = _fitting(cards, train, config, "training")
     held_out, held_out_tokens, more = _fitting(cards, held_out, config, "validation")
     held_out = held_out[: config.validation.problems] if config.validation.every else []

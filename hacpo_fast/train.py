@@ -13,6 +13,7 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from hacpo_fast import config_file
+from hacpo_fast.command_line import exit_status
 from hacpo_fast.config import Config
 from hacpo_fast.errors import UserError
 
@@ -22,23 +23,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m hacpo_fast.train",
         description="Trains language models that learn from each other's verified answers (HACPO, arXiv 2603.02604).",
-        epilog="settings (as section.key=value, or in CONFIG):\n\n" + config_file.help_text().replace("%", "%%"),
+        epilog="settings (as section.key=value, or in CONFIG):\n\n" + config_file.help_text(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("config", metavar="CONFIG", help="YAML file, for example configs/quickstart.yaml")
     parser.add_argument("overrides", metavar="section.key=value", nargs="*", help="settings in place of CONFIG's")
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, load no weights")
     chosen = parser.parse_args(arguments)
-    try:
-        config = config_file.load(chosen.config, chosen.overrides)
-        name = f"{Path(chosen.config).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-        return run(config, Path(config.run.output or f"runs/{name}"), chosen.dry_run)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return 130
+    return exit_status(lambda: _train(chosen.config, chosen.overrides, chosen.dry_run))
+
+
+def _train(path: str, overrides: Sequence[str], dry_run: bool) -> int:
+    config = config_file.load(path, overrides)
+    name = f"{Path(path).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return run(config, Path(config.run.output or f"runs/{name}"), dry_run)
 
 
 def run(config: Config, folder: Path, dry_run: bool = False) -> int:

@@ -66,7 +66,7 @@ class Trainer:
             self.validate(0)
         with StopRequest(self.output.note) as stop:
             for step in range(1, steps + 1):
-                self.output.step(self.step(step))
+                self.output.step(self._step_or_save(step))
                 if every and (step % every == 0 or step == steps):
                     self.validate(step)
                 if stop.requested or (run.save_every and step % run.save_every == 0):
@@ -76,6 +76,16 @@ class Trainer:
                     return False
         save_agents(self.agents, self.folder / "agents")
         return True
+
+    def _step_or_save(self, step: int) -> dict[str, Any]:
+        """A step; should it fail, what has been learnt before it is saved."""
+        try:
+            return self.step(step)
+        except Exception:
+            if step > 1:
+                saved = save_agents(self.agents, self.folder / "checkpoints" / f"failed-in-step-{step}")
+                self.output.note(f"step {step} failed; the agents as they are now are in {saved}")
+            raise
 
     def step(self, step: int) -> dict[str, Any]:
         """Training step number `step` (from 1). Returns its record for the logs."""
@@ -95,6 +105,7 @@ class Trainer:
         # All denominators are in the pool by now: no agent's update can see another's new weights.
         learners = {}
         for agent in self.agents:
+            self.output.phase(f"{agent.name} learns")
             with phases("learn", agent.name):
                 learners[agent.name] = self._learn(step, agent, pool, ratios)
 
@@ -124,6 +135,7 @@ class Trainer:
         scores = {}
         with phases("validate"):
             for agent in self.agents:
+                self.output.phase(f"{agent.name} is validated")
                 scores[agent.name] = validate(
                     agent.engine, agent.codec, problems, self._prompts(agent, problems), settings.sampling,
                     settings.max_response_tokens or agent.max_response_tokens, self.validation_rewards,
@@ -138,6 +150,7 @@ class Trainer:
         pending = []
         for agent in self.agents:
             seed = derive(self.config.run.seed, Purpose.ROLLOUT, step, agent.index)
+            self.output.phase(f"{agent.name} answers")
             with phases("rollout", agent.name):
                 rollouts = agent.rollout(self._prompts(agent, problems), self.config.samples_per_prompt, seed)
             handle = self.rewards.submit([(rollout.text, problems[rollout.prompt]) for rollout in rollouts])

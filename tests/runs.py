@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import tiny
@@ -97,6 +98,7 @@ def first_learner(trainer, token_budget: int):
     """The learner of the first agent in the first step of `trainer`, before any update."""
     config = trainer.config
     config = config.model_copy(update={"training": config.training.model_copy(update={"token_budget": token_budget})})
+    trainer.output = SimpleNamespace(phase=lambda text: None)
     with open_rewards(config.task) as trainer.rewards:
         pool = trainer._collect(1, trainer.prepared.batch(1), Phases())
     agent = trainer.agents[0]

@@ -42,6 +42,8 @@ def test_scores_of_several_models_and_ways_to_sample(models, problems, tmp_path,
     ("arguments", "said"),
     [
         (["nowhere", "task.kind=file", "task.name=P"], "agents.nowhere.model: no model with a tokenizer at 'nowhere'"),
+        (["ADA/x", "task.kind=file", "task.name=P"], "agents.x.model: there is no folder"),
+        (["EMPTY", "task.kind=file", "task.name=P"], "has no *.safetensors"),
         (["task.kind=file"], "name a model to evaluate"),
         (
             [
@@ -60,6 +62,8 @@ def test_scores_of_several_models_and_ways_to_sample(models, problems, tmp_path,
     ],
 )
 def test_mistakes(models, problems, capsys, arguments, said):
-    arguments = [str(models["ada"]) if a == "ADA" else a.replace("=P", f"={problems}") for a in arguments]
+    (problems.parent / "empty").mkdir()
+    places = {"ADA": models["ada"], "ADA/x": models["ada"] / "x", "EMPTY": problems.parent / "empty"}
+    arguments = [str(places.get(a, a.replace("=P", f"={problems}"))) for a in arguments]
     assert main(arguments) == 2
     assert said in capsys.readouterr().err

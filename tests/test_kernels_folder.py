@@ -42,11 +42,6 @@ def python(code, *paths):
     return result.stdout.split("\n")
 
 
-def test_it_has_no_init():
-    assert not (ROOT / "kernels" / "__init__.py").exists()
-    assert (ROOT / "kernels" / "hacpo_kernels" / "__init__.py").exists()
-
-
 def test_where_the_package_is_missing_it_stays_missing():
     available, version, *_ = python(LOOK_UP)
     assert (available, version) == ("False", "not installed")

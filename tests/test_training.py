@@ -103,6 +103,8 @@ def test_an_engine_with_old_weights_stops_the_run(settings, tmp_path, monkeypatc
     config = settings("ada", run__steps=8, training__lr=0.05, rollout__max_mismatch=0.02)
     with pytest.raises(UserError, match=r"agents.ada: engine and policy .* old weights"):
         run(config, tmp_path / "run")
+    (saved,) = (tmp_path / "run" / "checkpoints").iterdir()  # what was learnt before is not lost
+    assert saved.name.startswith("failed-in-step-") and (saved / "ada" / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("logprobs", ["engine", "recompute"])

@@ -1,7 +1,7 @@
 """The task of the demo: sums of three one-digit terms with + and -, worked from left to right.
 
-Writing out all expressions, instead of drawing them from reasoning-gym, keeps that package (and the C compiler it needs)
-optional; these are exactly the ones that its data set `chain_sum` draws from with 3 terms of 1 digit.
+Writing out all expressions, instead of drawing them from reasoning-gym, keeps that package (and the C compiler it
+needs) optional; these are exactly the ones that its generator `chain_sum` draws from with 3 terms of 1 digit.
 """
 
 import re
@@ -23,8 +23,8 @@ def expressions() -> list[str]:
 def work(expression: str, write: Callable[[int], int]) -> tuple[list[str], int]:
     """Adds up `expression` one term at a time: for `7+5-3` the steps `7+5=12` and `12-3=9`, and the result 9.
 
-    `write` takes the true value of a step and returns the one that is written down; the next step goes on from there, so
-    that a slip is carried along as it is in a person's working.
+    `write` takes the true value of a step and returns the one that is written down; the next step goes on from
+    there, so that a slip is carried along as it is in a person's working.
     """
     first, *rest = re.findall(r"[+-]?\d+", expression)
     total, steps = int(first), []

@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerFast
 SPECIAL = {"pad_token": "<pad>", "eos_token": "<eos>", "unk_token": "<unk>"}
 
 
-def characters(alphabet: str) -> PreTrainedTokenizerFast:
-    """One token for each character."""
+def characters(alphabet: str, largest: int) -> PreTrainedTokenizerFast:
+    """One token for each character; numbers have no tokens of their own, however large."""
     return _byte_pairs(alphabet, merges=[])
 
 
@@ -33,3 +33,7 @@ def _byte_pairs(alphabet: str, merges: list[tuple[str, str]]) -> PreTrainedToken
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, padding_side="left", clean_up_tokenization_spaces=False, **SPECIAL
     )
+
+
+KINDS = {"characters": characters, "digit_pairs": digit_pairs}
+"""Makers of tokenizers, given a task's alphabet and its largest number."""

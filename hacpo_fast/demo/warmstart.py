@@ -1,41 +1,19 @@
 """Teacher forcing: cross-entropy of worked answers, given their prompts, minimised with AdamW."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hacpo_fast.demo.recipe import Pace
+
 Example = tuple[str, str]
 """A prompt and the response to learn."""
 
 IGNORE = -100
 """Target of a position without loss (the default of `cross_entropy`)."""
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How fast a stage learns.
-
-    Attributes:
-        rate: learning rate after the warm-up.
-        steps: optimiser steps at most; the rate falls along a half cosine towards a tenth over them.
-        warmup: steps over which the rate rises linearly.
-        batch: examples in each step.
-    """
-
-    rate: float
-    steps: int
-    warmup: int = 20
-    batch: int = 32
-
-    def rate_at(self, step: int) -> float:
-        """Learning rate of step `step`, counted from 0."""
-        fraction = torch.pi * step / self.steps
-        cosine = 0.55 + 0.45 * torch.cos(torch.tensor(fraction, dtype=torch.float64)).item()
-        return self.rate * cosine * min(1.0, (step + 1) / self.warmup)
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, examples: list[Example]) -> tuple[Tensor, Tensor]:
@@ -67,12 +45,12 @@ def fit(
 
     A caller that has seen enough stops iterating.
     """
-    model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=pace.rate, betas=(0.9, 0.95), weight_decay=0.01, fused=True)
     for step in range(pace.steps):
         for group in optimizer.param_groups:
             group["lr"] = pace.rate_at(step)
         inputs, targets = encode(tokenizer, draw(pace.batch))
+        model.train()  # a caller may have measured something since the step before
         logits = model(inputs, use_cache=False).logits
         loss = cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
         optimizer.zero_grad(set_to_none=True)
@@ -88,5 +66,4 @@ def trace_accuracy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, e
     model.eval()
     inputs, targets = encode(tokenizer, examples)
     right = model(inputs, use_cache=False).logits.argmax(-1).eq(targets) | targets.eq(IGNORE)
-    model.train()
     return right.all(-1).float().mean().item()

@@ -55,5 +55,9 @@ class RunOutput:
         if chosen:
             self.console.rollouts(chosen)
 
+    def phase(self, text: str) -> None:
+        """What is going on now, for the live view."""
+        self.console.phase(text)
+
     def note(self, text: str) -> None:
         self.console.note(text)
