@@ -16,9 +16,8 @@ from hacpo_fast.errors import UserError
 from hacpo_fast.policy.optimizer import MasterAdamW
 from hacpo_fast.policy.policy import Policy
 from hacpo_fast.rollouts.codec import Codec
-from hacpo_fast.rollouts.engine import Sampling
+from hacpo_fast.rollouts.engine import Engine, Sampling
 from hacpo_fast.rollouts.records import Rollout, record_rollouts
-from hacpo_fast.rollouts.transformers_engine import TransformersEngine
 from hacpo_fast.tasks.problems import Problem
 
 
@@ -93,7 +92,12 @@ def _end_ids(settings: AgentConfig, model_config: PretrainedConfig, tokenizer) -
 
 
 class Agent:
-    """Loads the weights of `card` and everything that trains them. `index` numbers the agents of a run."""
+    """Loads the weights of `card` and everything that trains them. `index` numbers the agents of a run.
+
+    engine: what samples from the policy; set by whoever opens the engines, after all policies are there.
+    """
+
+    engine: Engine
 
     def __init__(self, index: int, card: ModelCard, config: Config, device: torch.device):
         settings = card.settings
@@ -123,7 +127,6 @@ class Agent:
         self.optimizer = MasterAdamW(
             self.policy.model.named_parameters(), training.betas, training.adam_eps, training.weight_decay
         )
-        self.engine = TransformersEngine(self.policy.model, self.codec.end_ids, config.rollout.batch_sequences)
         self.updates = 0  # optimiser updates so far
 
     def rollout(self, prompts: Sequence[np.ndarray], samples: int, seed: int) -> list[Rollout]:

@@ -96,6 +96,7 @@ class AgentConfig(Section):
     temperature: Positive | None = Field(None, description="Sampling temperature; empty: rollout.temperature")
     max_response_tokens: Count | None = Field(None, description="Empty: rollout.max_response_tokens")
     lr: Positive | None = Field(None, description="Learning rate; empty: training.lr")
+    kv_cache_gb: Positive | None = Field(None, description="vLLM: GiB of the KV cache; empty: rollout.kv_cache_gb")
 
     @field_validator("prompt_template")
     @classmethod
@@ -106,7 +107,21 @@ class AgentConfig(Section):
 
 
 class RolloutConfig(Section):
-    engine: Literal["transformers"] = Field("transformers", description="What generates the responses")
+    engine: Literal["auto", "vllm", "transformers"] = Field(
+        "auto", description="What generates the responses; auto: vLLM where it is installed and serves all the models"
+    )
+    weights: Literal["auto", "shared", "copy", "reload"] = Field(
+        "auto",
+        description="vLLM: policy and engine share their weights, or they are copied or reloaded before every rollout; "
+        "auto: the first of these that passes a check at the start",
+    )
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="vLLM: of the engine's weights; auto: the agent's"
+    )
+    kv_cache_gb: Positive | None = Field(
+        None,
+        description="vLLM: GiB of each agent's KV cache; empty: what batch_sequences need, or a share of what is left",
+    )
     prompts_per_step: Count = Field(128, description="Prompts that all agents answer in one step")
     samples_per_prompt: Count = Field(
         8, description="G: responses of one agent to one prompt (gspo_x2 takes twice as many)"
@@ -114,7 +129,7 @@ class RolloutConfig(Section):
     temperature: Positive = Field(1.0, description="Of sampling; all log-probs are taken at it")
     max_prompt_tokens: Count = Field(1024, description="Problems with a longer prompt for any agent are left out")
     max_response_tokens: Count = Field(4096, description="A response is cut there")
-    batch_sequences: Count = Field(256, description="Sequences that the transformers engine samples at once")
+    batch_sequences: Count = Field(256, description="Sequences that an engine samples at once")
     logprobs: Literal["engine", "recompute"] = Field(
         "engine",
         description="Rollout-time log-probs: as the engine reports them, or scored again before the first update",
@@ -278,6 +293,15 @@ class Config(Section):
 
     def max_response_tokens(self, agent: str) -> int:
         return self.agents[agent].max_response_tokens or self.rollout.max_response_tokens
+
+    def max_sequence_tokens(self, agent: str) -> int:
+        """Prompt and response, in training or validation."""
+        longest = max(self.max_response_tokens(agent), self.validation.max_response_tokens or 0)
+        return self.rollout.max_prompt_tokens + longest
+
+    def kv_cache_bytes(self, agent: str) -> int | None:
+        gigabytes = self.agents[agent].kv_cache_gb or self.rollout.kv_cache_gb
+        return None if gigabytes is None else int(gigabytes * (1 << 30))
 
     def lr(self, agent: str) -> float:
         return self.agents[agent].lr or self.training.lr

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from hacpo_fast import config_file
@@ -60,10 +61,11 @@ def evaluate(config: Config) -> Scores:
     from rich.console import Console
     from rich.table import Table
 
+    from hacpo_fast import memory
     from hacpo_fast.agent import encode_fitting, read_card
+    from hacpo_fast.engines import choose_engine, open_engines
     from hacpo_fast.policy.policy import Policy
     from hacpo_fast.preparation import choose_device
-    from hacpo_fast.rollouts.transformers_engine import TransformersEngine
     from hacpo_fast.run.seeds import Purpose, derive
     from hacpo_fast.tasks import check_reward, load_problems, open_rewards, split_held_out
     from hacpo_fast.validation import validate
@@ -79,33 +81,38 @@ def evaluate(config: Config) -> Scores:
             problems = split_held_out(problems, task.holdout)[1]
         fitting, tokens = encode_fitting(cards, problems, config)
         chosen = fitting[: settings.problems]
+        kind, notes = choose_engine(cards, config, device)
     if not chosen:
         raise UserError("no problem to evaluate on: raise task.holdout, or rollout.max_prompt_tokens")
     console.print(f"{len(chosen)} of {len(problems)} problems of {task.name}")
+    for note in notes:
+        console.print(note, style="yellow", markup=False)
 
     scores: Scores = {}
     with open_rewards(task) as rewards:
         for index, card in enumerate(cards):
             with console.status(f"{card.name} answers"):
-                model = Policy.load(
+                policy = Policy.load(
                     card.settings.model,
                     dtype=card.dtype(device),
                     device=device,
                     trust_remote_code=card.settings.trust_remote_code,
                     revision=card.settings.revision,
-                ).model
-                scores[card.name] = validate(
-                    TransformersEngine(model, card.codec.end_ids, config.rollout.batch_sequences),
-                    card.codec,
-                    chosen,
-                    [tokens[card.name][problem.id] for problem in chosen],
-                    settings.sampling,
-                    settings.max_response_tokens or config.max_response_tokens(card.name),
-                    rewards,
-                    config.algorithm.advantage.reward_max,
-                    derive(config.run.seed, Purpose.VALIDATION, 0, index),
                 )
-            del model  # before the next one is loaded
+                (needs,) = memory.plan([card], config, device, kind, memory.device_memory(device), trained=False)
+                with closing(open_engines(kind, [policy], [card], config, [needs.kv_cache])) as engines:
+                    scores[card.name] = validate(
+                        engines.each[0],
+                        card.codec,
+                        chosen,
+                        [tokens[card.name][problem.id] for problem in chosen],
+                        settings.sampling,
+                        settings.max_response_tokens or config.max_response_tokens(card.name),
+                        rewards,
+                        config.algorithm.advantage.reward_max,
+                        derive(config.run.seed, Purpose.VALIDATION, 0, index),
+                    )
+            del policy, engines  # before the next one is loaded
     for sampling in settings.sampling:
         metrics = [metric for metric in scores[cards[0].name][sampling] if metric != "problems"]
         table = Table(sampling, *metrics, box=box.SIMPLE_HEAD)

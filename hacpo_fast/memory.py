@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,6 +14,10 @@ from hacpo_fast.agent import ModelCard
 from hacpo_fast.config import Config
 from hacpo_fast.errors import UserError
 
+# Tokens of a block of vLLM's KV cache; a sequence takes whole blocks.
+CACHE_BLOCK = {"cpu": 128, "cuda": 16}
+SPARE = 0.05  # of the device: allocators' own losses, what other libraries take
+
 
 class AgentMemory(NamedTuple):
     """Bytes. All but the last two stay for the whole run; those come and go, one agent at a time."""
@@ -21,43 +26,107 @@ class AgentMemory(NamedTuple):
     gradients: int
     optimizer: int
     reference: int
-    cache: int
+    engine_weights: int  # a second copy, where vLLM does not share the policy's
+    kv_cache: int  # of a vLLM engine
+    generation: int
     activations: int
 
     @property
     def lasting(self) -> int:
-        return self.weights + self.gradients + self.optimizer + self.reference
+        return self.weights + self.gradients + self.optimizer + self.reference + self.engine_weights + self.kv_cache
 
     @property
     def passing(self) -> int:
-        return max(self.cache, self.activations)
+        return max(self.generation, self.activations)
 
 
-def estimate(card: ModelCard, config: Config, device: torch.device) -> AgentMemory:
-    """Weights, gradients and optimiser are exact; cache and activations are what a dense transformer takes."""
+def plan(
+    cards: Sequence[ModelCard], config: Config, device: torch.device, engine: str, available: int, trained: bool = True
+) -> list[AgentMemory]:
+    """What each agent will need with `engine` (vllm or transformers); `trained`: or else it only answers.
+
+    A vLLM engine's KV cache is as large as the settings say; else it holds all sequences that are sampled at once, or
+    as many as fit into an equal share of what nothing else needs.
+
+    Raises:
+        UserError: a cache of the settings' size does not hold one sequence.
+    """
+    needs = [estimate(card, config, device, engine) for card in cards]
+    if not trained:
+        needs = [need._replace(gradients=0, optimizer=0, reference=0, activations=0) for need in needs]
+    if engine == "transformers":
+        return needs
+    taken = sum(need.lasting for need in needs) + max(need.passing for need in needs)
+    share = int(available * (1 - SPARE) - taken) // len(needs)
+    return [
+        need._replace(kv_cache=_kv_cache(card, config, device, share)) for need, card in zip(needs, cards, strict=True)
+    ]
+
+
+def estimate(card: ModelCard, config: Config, device: torch.device, engine: str) -> AgentMemory:
+    """All but vLLM's KV cache: weights, gradients, optimiser exactly, the rest as a dense transformer takes it."""
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(card.model_config, trust_remote_code=card.settings.trust_remote_code)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     size = card.dtype(device).itemsize
     masters = 4 * parameters if size < 4 else 0
     text = card.model_config.get_text_config()
-    heads = text.num_attention_heads
-    kv_width = (getattr(text, "num_key_value_heads", None) or heads) * (
-        getattr(text, "head_dim", None) or text.hidden_size // heads
-    )
-    longest = min(card.context, config.rollout.max_prompt_tokens + config.max_response_tokens(card.name))
-    cached_tokens = config.rollout.batch_sequences * longest
+    longest = _longest(card, config)
     tokens = max(config.training.token_budget, longest)
     intermediate = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
     per_layer = text.hidden_size if config.training.gradient_checkpointing else 8 * text.hidden_size + 3 * intermediate
+    sequences, shared = config.rollout.batch_sequences, config.rollout.weights in ("auto", "shared")
+    engine_dtype = _engine_dtype(card, config, device)
+    if engine == "vllm":
+        generation = 3 * 4 * sequences * text.vocab_size  # logits, their softmax and the noise to sample with
+    else:
+        generation = sequences * longest * _cached_per_token(card, card.dtype(device))
     return AgentMemory(
         weights=parameters * size,
         gradients=parameters * 4 if masters else parameters * size,
         optimizer=8 * parameters + masters,
         reference=parameters * size if config.algorithm.kl_coef else 0,
-        cache=2 * text.num_hidden_layers * kv_width * cached_tokens * size,
+        engine_weights=0
+        if engine == "transformers" or (shared and engine_dtype == card.dtype(device))
+        else parameters * engine_dtype.itemsize,
+        kv_cache=0,
+        generation=generation,
         activations=tokens * per_layer * text.num_hidden_layers * size,
     )
+
+
+def _kv_cache(card: ModelCard, config: Config, device: torch.device, share: int) -> int:
+    block = CACHE_BLOCK.get(device.type, 16)
+    per_block = block * _cached_per_token(card, _engine_dtype(card, config, device))
+    per_sequence = math.ceil(_longest(card, config) / block)
+    fewest, most = ((count * per_sequence + 2) * per_block for count in (1, config.rollout.batch_sequences))
+    chosen = config.kv_cache_bytes(card.name)
+    if chosen is None:
+        return max(fewest, min(most, share))
+    if chosen < fewest:
+        raise UserError(
+            f"agents.{card.name}: a KV cache of {readable(chosen)} does not hold one sequence; that takes "
+            f"{readable(fewest)}. Raise kv_cache_gb or leave it empty"
+        )
+    return chosen
+
+
+def _longest(card: ModelCard, config: Config) -> int:
+    return min(card.context, config.max_sequence_tokens(card.name))
+
+
+def _engine_dtype(card: ModelCard, config: Config, device: torch.device) -> torch.dtype:
+    return card.dtype(device) if config.rollout.dtype == "auto" else getattr(torch, config.rollout.dtype)
+
+
+def _cached_per_token(card: ModelCard, dtype: torch.dtype) -> int:
+    """Bytes of keys and values in all layers."""
+    text = card.model_config.get_text_config()
+    heads = text.num_attention_heads
+    width = (getattr(text, "num_key_value_heads", None) or heads) * (
+        getattr(text, "head_dim", None) or text.hidden_size // heads
+    )
+    return 2 * text.num_hidden_layers * width * dtype.itemsize
 
 
 def device_memory(device: torch.device) -> int:
@@ -80,9 +149,14 @@ def check(needs: Sequence[AgentMemory], available: int) -> int:
     needed = sum(need.lasting for need in needs) + max(need.passing for need in needs)
     if needed > available:
         largest = max(needs, key=lambda need: need.passing)
-        if largest.passing < needed / 4:
+        caches, copies = sum(need.kv_cache for need in needs), sum(need.engine_weights for need in needs)
+        if caches > needed / 4:
+            advice = "lower kv_cache_gb, rollout.batch_sequences or rollout.max_response_tokens"
+        elif copies > needed / 8 and needed - copies <= available:
+            advice = "set rollout.weights=shared and rollout.dtype=auto: a second copy of the weights is too much"
+        elif largest.passing < needed / 4:
             advice = "use smaller or fewer agents, or agents.<name>.dtype=bfloat16"
-        elif largest.activations > largest.cache:
+        elif largest.activations > largest.generation:
             advice = "lower training.token_budget or set training.gradient_checkpointing=true"
         else:
             advice = "lower rollout.batch_sequences or rollout.max_response_tokens"

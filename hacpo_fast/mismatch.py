@@ -40,7 +40,8 @@ def check(agent: str, mismatch: float, limit: float) -> None:
     if not mismatch <= limit:  # also catches NaN
         raise UserError(
             f"agents.{agent}: engine and policy log-probs of its own responses differ by {mismatch:.3g} nats per token "
-            f"(rollout.max_mismatch is {limit:g}). Likely causes: the engine answers with old weights, a tied output "
-            "head that one of the two does not tie, another temperature, a tokenizer that is not the model's, or a "
-            "precision too low for these weights (then raise the limit and set rollout.logprobs=recompute)"
+            f"(rollout.max_mismatch is {limit:g}). Likely causes: the engine answers with old weights or from "
+            "keys and values cached for them, a tied output head that one of the two does not tie, another "
+            "temperature, prompts of a tokenizer that is not the model's, or a precision too low for these weights "
+            "(then raise the limit, with rollout.logprobs=recompute)"
         )

@@ -14,6 +14,7 @@ from rich.table import Table
 from hacpo_fast import memory
 from hacpo_fast.agent import ModelCard, encode_fitting, read_card
 from hacpo_fast.config import Config
+from hacpo_fast.engines import choose_engine
 from hacpo_fast.errors import UserError
 from hacpo_fast.run.seeds import Purpose, rng
 from hacpo_fast.tasks import Problem, check_reward, load_problems, split_held_out
@@ -30,6 +31,7 @@ class Preparation:
     held_out: Sequence[Problem]
     prompt_tokens: dict[str, dict[str, np.ndarray]]  # by agent, then by problem id
     steps: int
+    engine: str  # vllm or transformers
     memory: Sequence[memory.AgentMemory]
     device_memory: int
     notes: Sequence[str]
@@ -70,8 +72,9 @@ def prepare(config: Config) -> Preparation:
     if config.validation.every and not held_out:
         raise UserError("validation.every: no problem is held out; raise task.holdout or set validation.every=0")
 
-    needs = [memory.estimate(card, config, device) for card in cards]
+    engine, engine_notes = choose_engine(cards, config, device)
     available = memory.device_memory(device)
+    needs = memory.plan(cards, config, device, engine, available)
     memory.check(needs, available)
     return Preparation(
         config=config,
@@ -81,9 +84,10 @@ def prepare(config: Config) -> Preparation:
         held_out=held_out,
         prompt_tokens={card.name: train_tokens[card.name] | held_out_tokens[card.name] for card in cards},
         steps=config.run.steps or len(train) // size,
+        engine=engine,
         memory=needs,
         device_memory=available,
-        notes=[*notes, *left_out, *more],
+        notes=[*notes, *left_out, *more, *engine_notes],
     )
 
 
@@ -121,6 +125,7 @@ def print_plan(prepared: Preparation, console: Console) -> None:
     )
     for note in prepared.notes:
         console.print(note, style="yellow", markup=False)
+    console.print(f"responses by {prepared.engine}")
     table = Table("", *(card.name for card in prepared.cards), box=box.SIMPLE_HEAD)
     table.add_row("model", *(card.model_config.model_type for card in prepared.cards))
     table.add_row("prompts", *("chat" if card.codec.chat else "plain" for card in prepared.cards))

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -62,11 +63,14 @@ def run(config: Config, folder: Path, dry_run: bool = False) -> int:
 
     with terminal.status("loading and checking the agents"):
         trainer = Trainer(prepared, folder)
-    folder.mkdir(parents=True)
-    settings = config.model_dump(mode="json")
-    OmegaConf.save(OmegaConf.create(settings), folder / "config.yaml")
-    with RunOutput.open(folder, config, prepared.steps, terminal) as output:
-        finished = trainer.fit(output)
+    with closing(trainer):
+        for note in trainer.engines.notes:
+            terminal.print(note, markup=False)
+        folder.mkdir(parents=True)
+        settings = config.model_dump(mode="json")
+        OmegaConf.save(OmegaConf.create(settings), folder / "config.yaml")
+        with RunOutput.open(folder, config, prepared.steps, terminal) as output:
+            finished = trainer.fit(output)
     draw_curves(folder, folder / "curves.png")
     terminal.print(f"{'done' if finished else 'stopped'}; metrics, rollouts, curves and agents are in {folder}")
     return 0 if finished else 130

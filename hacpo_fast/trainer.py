@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hacpo_fast.agent import Agent
 from hacpo_fast.algorithm.capability import CapabilityTracker, capability_ratios
+from hacpo_fast.engines import open_engines
 from hacpo_fast.learner import Learner
 from hacpo_fast.learner_batch import assemble
 from hacpo_fast.mismatch import recompute
@@ -31,12 +32,22 @@ from hacpo_fast.validation import validate
 
 
 class Trainer:
-    """Loads all agents of a prepared run and trains them. `folder` is where they are saved."""
+    """Loads all agents of a prepared run and trains them. `folder` is where they are saved. To be closed after use."""
 
     def __init__(self, prepared: Preparation, folder: Path):
         self.prepared, self.config, self.folder = prepared, prepared.config, folder
         self.agents = [Agent(i, card, self.config, prepared.device) for i, card in enumerate(prepared.cards)]
+        self.engines = open_engines(
+            prepared.engine, [agent.policy for agent in self.agents], prepared.cards, self.config,
+            [needs.kv_cache for needs in prepared.memory],
+        )  # fmt: skip
+        for agent, engine in zip(self.agents, self.engines.each, strict=True):
+            agent.engine = engine
         self.capability = CapabilityTracker([agent.name for agent in self.agents], self.config.algorithm.capability)
+
+    def close(self) -> None:
+        """Frees the engines; the agents keep their weights."""
+        self.engines.close()
 
     def fit(self, output: RunOutput) -> bool:
         """Runs all steps and saves the agents. False: stopped on request after a step, with the agents saved."""

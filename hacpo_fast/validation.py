@@ -26,6 +26,7 @@ def validate(
     seed: int,
 ) -> dict[str, dict[str, float]]:
     """Scores by name of the sampling settings: accuracy for one sample per problem, avg@k, pass@k and best@k for k."""
+    engine.sync()
     scores = {}
     for name, chosen in settings.items():
         sampling = Sampling(chosen.samples, chosen.temperature, max_tokens, chosen.top_p, chosen.top_k)

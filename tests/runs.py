@@ -47,7 +47,8 @@ def settings(models: dict[str, Path], data: Path, **changes: Any) -> Config:
         "task": {"kind": "file", "name": str(problems), "reward": f"{data / 'parity.py'}:reward", "reward_workers": 1},
         "agents": {name: {"model": str(folder)} for name, folder in models.items()},
         "rollout": {
-            "prompts_per_step": 4, "samples_per_prompt": 4, "max_prompt_tokens": 48, "max_response_tokens": 12,
+            "engine": "transformers", "prompts_per_step": 4, "samples_per_prompt": 4, "max_prompt_tokens": 48,
+            "max_response_tokens": 12,
         },
         "training": {"minibatch_responses": 16, "lr": 1e-3, "token_budget": 512},
         "validation": {"every": 0},

@@ -21,7 +21,8 @@ def problems(tmp_path):
 def test_scores_of_several_models_and_ways_to_sample(models, problems, tmp_path, capsys):
     arguments = [
         str(models["ada"]), str(models["bea"]), "task.kind=file", f"task.name={problems}", "task.reward=numeric",
-        "task.holdout=1", "rollout.max_response_tokens=6", "validation.sampling.greedy.temperature=0",
+        "task.holdout=1", "rollout.max_response_tokens=6", "rollout.engine=transformers",
+        "validation.sampling.greedy.temperature=0",
         "validation.sampling.hot.temperature=1", "validation.sampling.hot.samples=4",
         "--output", str(tmp_path / "scores.json"),
     ]  # fmt: skip
@@ -51,6 +52,7 @@ def test_scores_of_several_models_and_ways_to_sample(models, problems, tmp_path,
                 "task.name=P",
                 "task.holdout=0",
                 "validation.every=0",
+                "rollout.engine=transformers",
                 "rollout.max_response_tokens=6",
             ],
             "no problem to evaluate on",

@@ -99,7 +99,7 @@ def test_an_engine_with_old_weights_stops_the_run(settings, tmp_path, monkeypatc
         def __init__(self, model, *others):
             super().__init__(Policy.load(model.config.name_or_path).model, *others)
 
-    monkeypatch.setattr("hacpo_fast.agent.TransformersEngine", Stale)
+    monkeypatch.setattr("hacpo_fast.engines.TransformersEngine", Stale)
     config = settings("ada", run__steps=8, training__lr=0.05, rollout__max_mismatch=0.02)
     with pytest.raises(UserError, match=r"agents.ada: engine and policy .* old weights"):
         run(config, tmp_path / "run")

@@ -8,8 +8,11 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
     AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
     GenerationConfig,
     LlamaConfig,
+    Phi3Config,
     PretrainedConfig,
     PreTrainedTokenizerFast,
     Qwen2Config,
@@ -62,7 +65,10 @@ def letter_tokenizer(letters: str) -> PreTrainedTokenizerFast:
 
 
 def config(architecture: str, vocabulary: int, **changes) -> PretrainedConfig:
-    kind = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}[architecture]
+    kind = {
+        "llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config,
+        "gemma2": Gemma2Config, "gemma3": Gemma3TextConfig, "phi3": Phi3Config,
+    }[architecture]  # fmt: skip
     shape = {
         "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
         "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 256, "tie_word_embeddings": True,

@@ -30,3 +30,6 @@ class Engine(Protocol):
 
     def sync(self) -> None:
         """Makes the policy's present weights the ones that answer."""
+
+    def close(self) -> None:
+        """Frees what the engine holds; it answers no more."""

@@ -30,6 +30,9 @@ class TransformersEngine:
     def sync(self) -> None:
         """Nothing to do: the weights are the policy's."""
 
+    def close(self) -> None:
+        """Nothing to do: everything is the policy's."""
+
     @torch.no_grad()
     def generate(self, prompts: Sequence[np.ndarray], sampling: Sampling, seed: int) -> list[list[Sample]]:
         """See `Engine.generate`."""
