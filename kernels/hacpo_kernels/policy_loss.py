@@ -14,12 +14,8 @@ from .checks import (
     check_positive,
     check_tensor,
 )
-from .dispatch import compute_dtype, resolve_backend
+from .dispatch import compute_dtype, implementation, resolve_backend
 from .stats import PolicyLossStats
-from .torch import policy_loss as torch_backend
-
-# Modules with forward(...) of the same signature, by name of the backend.
-_IMPLEMENTATIONS = {"torch": torch_backend}
 
 LEVELS = ("sequence", "token")
 
@@ -76,7 +72,8 @@ def policy_loss(
         log_ratio_clamp: nats, positive.
         denominator: N if None. Micro-batches of one mini-batch pass the mini-batch's N, and their losses add up to its.
         source_token_logprobs: [T] nats, per token what source_mean_logprobs is the mean of; needed at level "token".
-        backend: "auto", "torch", or "reference" (loops over the responses; for tests).
+        backend: "auto" (Triton on CUDA, else torch), "torch", "triton", or "reference" (loops over the responses; for
+            tests).
 
     Returns:
         (loss [], PolicyLossStats): float64 if token_logprobs is float64, else float32.
@@ -94,7 +91,7 @@ def policy_loss(
     )
     if level == "token" and source_token_logprobs is None:
         raise ValueError('level="token" needs source_token_logprobs')
-    backend = resolve_backend(backend, token_logprobs.device)
+    backend = resolve_backend(backend, token_logprobs)
     if backend == "reference":
         return reference.policy_loss(
             token_logprobs,
@@ -216,7 +213,7 @@ def _forward(
     check_cu_seqlens_values(cu_seqlens, token_logprobs.shape[0])
     if source_token_logprobs is not None and is_own.device.type == "cpu" and not is_own.all():
         raise ValueError('level="token" is defined for own responses only, but is_own has False in it')
-    return _IMPLEMENTATIONS[backend].forward(
+    return implementation(backend, "policy_loss").forward(
         token_logprobs,
         cu_seqlens,
         source_mean_logprobs,
