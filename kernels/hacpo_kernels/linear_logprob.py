@@ -55,7 +55,7 @@ def linear_logprob(
             a token's logprob is NaN.
         RuntimeError: differentiating twice.
     """
-    _check(hidden, weight, targets, bias, temperature, logit_softcap)
+    check_projection(hidden, weight, targets, bias, temperature, logit_softcap)
     backend = resolve_backend(backend, hidden, weight)
     if backend == "reference":
         return reference.linear_logprob(hidden, weight, targets, bias, temperature, logit_softcap, return_entropy)
@@ -74,7 +74,7 @@ def linear_logprob(
     return (logprob, entropy) if return_entropy else logprob
 
 
-def _check(
+def check_projection(
     hidden: Tensor,
     weight: Tensor,
     targets: Tensor,

@@ -83,10 +83,13 @@ def policy_loss(
             responses at level "token") are looked at on CPU only; on an accelerator the latter make the loss NaN.
         RuntimeError: differentiating twice.
     """
-    _check(
-        token_logprobs, cu_seqlens, source_mean_logprobs, advantages, is_own, capability_ratio, source_token_logprobs
+    check_tensor("token_logprobs", token_logprobs, (None,))
+    check_floating("token_logprobs", token_logprobs)
+    tokens, device = token_logprobs.shape[0], token_logprobs.device
+    check_sequences(
+        tokens, device, cu_seqlens, source_mean_logprobs, advantages, is_own, capability_ratio, source_token_logprobs
     )
-    _check_settings(
+    check_settings(
         level, own_clip_low, own_clip_high, cross_clip_lower, cross_clip_upper, alpha, log_ratio_clamp, denominator
     )
     if level == "token" and source_token_logprobs is None:
@@ -130,19 +133,18 @@ def policy_loss(
     return loss, PolicyLossStats(*(stat.detach() for stat in stats))
 
 
-def _check(
-    token_logprobs: Tensor,
+def check_sequences(
+    tokens: int,
+    device: torch.device,
     cu_seqlens: Tensor,
     source_mean_logprobs: Tensor,
     advantages: Tensor,
     is_own: Tensor,
     capability_ratio: Tensor,
     source_token_logprobs: Tensor | None,
+    cu_seqlens_device: torch.device | None = None,
 ) -> None:
-    check_tensor("token_logprobs", token_logprobs, (None,))
-    check_floating("token_logprobs", token_logprobs)
-    device = token_logprobs.device
-    check_tensor("cu_seqlens", cu_seqlens, (None,), device)
+    check_tensor("cu_seqlens", cu_seqlens, (None,), cu_seqlens_device or device)
     check_integer("cu_seqlens", cu_seqlens)
     if cu_seqlens.shape[0] == 0:
         raise ValueError("cu_seqlens is empty; without sequences it is [0]")
@@ -159,11 +161,11 @@ def _check(
     if is_own.dtype != torch.bool:
         raise TypeError(f"is_own must have dtype torch.bool, got {is_own.dtype}")
     if source_token_logprobs is not None:
-        check_tensor("source_token_logprobs", source_token_logprobs, (token_logprobs.shape[0],), device)
+        check_tensor("source_token_logprobs", source_token_logprobs, (tokens,), device)
         check_floating("source_token_logprobs", source_token_logprobs)
 
 
-def _check_settings(
+def check_settings(
     level: str,
     own_clip_low: float,
     own_clip_high: float,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .logits import LOG2_E, cap, logit_gradient
+from .logits import cap, logit_gradient
 
 
 @triton.jit
@@ -19,7 +19,7 @@ def gradient_kernel(
     entropy,  # [T] float32
     grad_logprob,  # [T] float32, divided by the temperature already
     grad_entropy,  # [T] float32, as well
-    out,  # [rows, columns of the slice]
+    out,  # [rows, columns of the slice] pointer, or tensor descriptor with blocks of ROWS x COLUMNS
     first_token,  # the rows are tokens first_token to last_token
     last_token,
     first_vocab,  # the columns are vocabulary entries first_vocab to last_vocab
@@ -97,10 +97,13 @@ def gradient_kernel(
     )
     if SOFTCAP:
         result *= slope
-    local_row = (first_row + tl.arange(0, ROWS)).to(tl.int64)
-    local_column = (first_column + tl.arange(0, COLUMNS)).to(tl.int64)
-    tl.store(
-        out + local_row[:, None] * stride_out + local_column[None, :],
-        result.to(out.dtype.element_ty),
-        valid[:, None] & (entries < last_vocab)[None, :],
-    )
+    if TMA:  # a descriptor cuts off what lies outside, and spares a register pair per address
+        out.store([first_row, first_column], result.to(out.dtype))
+    else:
+        local_row = (first_row + tl.arange(0, ROWS)).to(tl.int64)
+        local_column = (first_column + tl.arange(0, COLUMNS)).to(tl.int64)
+        tl.store(
+            out + local_row[:, None] * stride_out + local_column[None, :],
+            result.to(out.dtype.element_ty),
+            valid[:, None] & (entries < last_vocab)[None, :],
+        )

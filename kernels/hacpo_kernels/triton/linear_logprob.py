@@ -6,14 +6,15 @@ the vocabulary and a block of tokens, in 16 bits for 16-bit inputs, and feeds it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from ..blocks import slices, tile_view
 from ..products import accumulate, exact, multiply
 from . import table
 from .gradient import gradient_kernel
@@ -94,7 +95,7 @@ def forward(
         hidden.new_empty(tokens if wanted else 0, dtype=torch.float32) for wanted in (True, True, return_entropy)
     )
     if tokens > 0:
-        plan = table.plan("entropy" if return_entropy else "logsumexp", hidden, weight)
+        plan = table.plan(kind("logsumexp", return_entropy or logit_softcap), hidden, weight)
         with exact(hidden.device.type), torch.cuda.device_of(hidden):
             reduce = _fused_partials if plan.route == "fused" else _product_partials
             partials, target_logit = reduce(problem, plan, return_entropy)
@@ -146,7 +147,7 @@ def _fused_partials(problem: Problem, plan: table.Plan, return_entropy: bool) ->
     tiles = plan.tiles
     per_split = table.tiles_per_split(tokens, vocab, plan)
     splits = triton.cdiv(triton.cdiv(vocab, tiles.columns), per_split)
-    partials = _partials(problem.hidden, tokens, splits, return_entropy)
+    partials = new_partials(problem.hidden, tokens, splits, return_entropy)
     left, right = operands(problem, plan)
     logsumexp_kernel[(triton.cdiv(tokens, tiles.rows) * splits,)](
         left,
@@ -175,35 +176,53 @@ def _product_partials(problem: Problem, plan: table.Plan, return_entropy: bool) 
     tokens, vocab = problem.hidden.shape[0], problem.weight.shape[0]
     rows, columns = table.memory_tile(tokens, vocab, 4, table.LOGITS_BYTES, table.LOGITS_ROWS)
     vocab_slices = list(slices(vocab, columns))
-    partials = _partials(problem.hidden, tokens, len(vocab_slices), return_entropy)
+    partials = new_partials(problem.hidden, tokens, len(vocab_slices), return_entropy)
     # NaN stays where no slice holds the target: never a plausible number for a target that does not exist.
     target_logit = problem.hidden.new_full((tokens,), float("nan"), dtype=torch.float32)
     buffer = problem.hidden.new_empty(rows * columns, dtype=torch.float32)
     for part, columns_of in enumerate(vocab_slices):
         weight_slice = problem.weight_slice(columns_of)
         for rows_of in slices(tokens, rows):
-            logits = tile(buffer, rows_of, columns_of)
+            logits = tile_view(buffer, rows_of, columns_of)
             multiply(problem.hidden[rows_of], weight_slice.T, logits)
-            statistics_kernel[(logits.shape[0],)](
-                logits,
-                logits if problem.bias is None else problem.bias,
-                problem.targets[rows_of],
-                logits if problem.row_scale is None else problem.row_scale[rows_of],
-                *(partial[rows_of] for partial in partials),
-                target_logit[rows_of],
-                columns_of.start,
-                logits.shape[1],
-                logits.stride(0),
-                part,
-                len(vocab_slices),
-                problem.scale,
-                problem.softcap or 1.0,
-                ENTROPY=return_entropy,
-                **problem.flags,
-                BLOCK=ROW_BLOCK,
-                num_warps=ROW_WARPS,
-            )
+            statistics(problem, logits, rows_of, columns_of.start, part, partials, target_logit, None, return_entropy)
     return partials, target_logit
+
+
+def statistics(
+    problem: Problem,
+    logits: Tensor,
+    rows_of: slice,
+    first_vocab: int,
+    part: int,
+    partials: list[Tensor],
+    target_logit: Tensor,
+    kept: Tensor | None,
+    return_entropy: bool,
+) -> None:
+    """Enters a tile of logits into column `part` of the partial results, and its exponentials into `kept`."""
+    statistics_kernel[(logits.shape[0],)](
+        logits,
+        logits if problem.bias is None else problem.bias,
+        problem.targets[rows_of],
+        logits if problem.row_scale is None else problem.row_scale[rows_of],
+        *(partial[rows_of] for partial in partials),
+        target_logit[rows_of],
+        logits if kept is None else kept,
+        first_vocab,
+        logits.shape[1],
+        logits.stride(0),
+        0 if kept is None else kept.stride(0),
+        part,
+        partials[0].shape[1],
+        problem.scale,
+        problem.softcap or 1.0,
+        ENTROPY=return_entropy,
+        KEEP=kept is not None,
+        **problem.flags,
+        BLOCK=ROW_BLOCK,
+        num_warps=ROW_WARPS,
+    )
 
 
 def backward(
@@ -220,24 +239,37 @@ def backward(
     need_hidden: bool,
     need_weight: bool,
     need_bias: bool,
+    grad_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients of hidden [T, H], weight [V, H] and bias [V] in their dtypes, None for those not needed."""
-    gradients = Gradients.empty(hidden, weight, bias, need_hidden, need_weight, need_bias)
+    """Gradients of hidden [T, H], weight [V, H] and bias [V] in their dtypes or grad_dtype, None where not needed."""
+    hidden_dtype = grad_dtype or hidden.dtype
+    grad_weight = weight.new_empty(weight.shape, dtype=grad_dtype or weight.dtype) if need_weight else None
+    grad_bias = bias.new_zeros(bias.shape, dtype=torch.float32) if need_bias else None
+    gradients = Gradients(need_hidden, grad_weight, grad_bias)
     live = live_rows(grad_logprob, grad_entropy)
     problem = Problem.build(hidden, weight, targets, bias, temperature, logit_softcap)
     rows = RowGradients(grad_logprob.float().contiguous(), grad_entropy, logsumexp, entropy)
     if live is not None:
         problem, rows = problem.rows(live), rows.rows(live)
     if problem.hidden.shape[0] == 0 or not (need_hidden or need_weight or need_bias):
-        return gradients.zeros(hidden, bias)
-    rows, rescale = rows.prepare(problem)
-    with exact(hidden.device.type), torch.cuda.device_of(hidden):
-        accumulated = _backward_products(problem, rows, gradients, rescale)
-    if need_hidden:
-        accumulated = accumulated.to(hidden.dtype)
-        if live is not None:
-            accumulated = accumulated.new_zeros(hidden.shape).index_copy_(0, live, accumulated)
-    return accumulated if need_hidden else None, gradients.weight, gradients.bias_as(bias)
+        grad_hidden = hidden.new_zeros(hidden.shape, dtype=hidden_dtype) if need_hidden else None
+        if need_weight:
+            grad_weight.zero_()
+    else:
+        rows, rescale = rows.prepare(problem)
+        with exact(hidden.device.type), torch.cuda.device_of(hidden):
+            grad_hidden = _backward_products(problem, rows, gradients, rescale)
+        if need_hidden:
+            grad_hidden = grad_hidden.to(hidden_dtype)
+            if live is not None:
+                grad_hidden = grad_hidden.new_zeros(hidden.shape).index_copy_(0, live, grad_hidden)
+    return grad_hidden, grad_weight, grad_bias.to(grad_dtype or bias.dtype) if need_bias else None
+
+
+def half_scale(largest: Tensor) -> Tensor:
+    """[]: the power of two that brings the largest finite of these magnitudes near float16's own largest number."""
+    largest = torch.nan_to_num(largest, nan=0.0, posinf=0.0).max().clamp(min=torch.finfo(torch.float32).tiny)
+    return torch.exp2(torch.floor(torch.log2(HALF_MAXIMUM / largest)).clamp(max=100))
 
 
 @dataclass
@@ -265,36 +297,19 @@ class RowGradients:
         if problem.hidden.dtype != torch.float16:
             return RowGradients(grad_logprob, grad_entropy, self.logsumexp, self.entropy), None
         largest = grad_logprob.abs()
-        if grad_entropy is not None:  # |p * (log p + entropy)| is below 1 + log V
+        if grad_entropy is not None:  # |p * (log p + entropy)| is below 1 + entropy
             largest = largest + grad_entropy.abs() * (1 + self.entropy)
-        largest = torch.nan_to_num(largest, nan=0.0, posinf=0.0).max().clamp(min=torch.finfo(torch.float32).tiny)
-        raised = torch.exp2(torch.floor(torch.log2(HALF_MAXIMUM / largest)).clamp(max=100))
+        raised = half_scale(largest)
         scaled = None if grad_entropy is None else grad_entropy * raised
         return RowGradients(grad_logprob * raised, scaled, self.logsumexp, self.entropy), 1 / raised
 
 
-@dataclass
-class Gradients:
-    """Where the gradients go: the hidden one has the live rows only until the end."""
+class Gradients(NamedTuple):
+    """Where gradients go: weight [V, H] and bias [V] are filled in place, the bias in float32."""
 
     need_hidden: bool
     weight: Tensor | None
-    bias: Tensor | None  # float32
-
-    @classmethod
-    def empty(cls, hidden, weight, bias, need_hidden: bool, need_weight: bool, need_bias: bool) -> Gradients:
-        return cls(
-            need_hidden,
-            weight.new_empty(weight.shape) if need_weight else None,
-            bias.new_zeros(bias.shape, dtype=torch.float32) if need_bias else None,
-        )
-
-    def zeros(self, hidden: Tensor, bias: Tensor | None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        grad_hidden = hidden.new_zeros(hidden.shape) if self.need_hidden else None
-        return grad_hidden, None if self.weight is None else self.weight.zero_(), self.bias_as(bias)
-
-    def bias_as(self, bias: Tensor | None) -> Tensor | None:
-        return None if self.bias is None else self.bias.to(bias.dtype)
+    bias: Tensor | None
 
 
 def _backward_products(
@@ -339,21 +354,25 @@ class LogitGradient:
 
     def __init__(self, problem: Problem, rows: RowGradients) -> None:
         self.problem, self.row_gradients = problem, rows
-        self.plan = table.plan("gradient", problem.hidden, problem.weight)
+        self.plan = table.plan(
+            kind("gradient", rows.entropy is not None or problem.softcap), problem.hidden, problem.weight
+        )
         dtype, tokens, vocab = problem.hidden.dtype, problem.hidden.shape[0], problem.weight.shape[0]
         self.rows, self.columns = table.memory_tile(
             tokens, vocab, dtype.itemsize, table.GRADIENT_BYTES, table.GRADIENT_ROWS
         )
-        self.buffer = problem.hidden.new_empty(self.rows * self.columns)
+        # Rows of the buffer start at multiples of 16 bytes, which descriptors demand and cuBLAS likes.
+        self.stride = -(-self.columns // 8) * 8
+        self.buffer = problem.hidden.new_empty(self.rows, self.stride)
         self.needs_weight = self.plan.route == "products"
         if self.needs_weight and dtype.itemsize == 2:
             self.logits_rows = max(1, min(self.rows, table.LOGITS_BYTES // (4 * self.columns)))
             self.logits = problem.hidden.new_empty(self.logits_rows * self.columns, dtype=torch.float32)
         else:  # float32 gradients replace the logits in place
-            self.logits_rows, self.logits = self.rows, self.buffer
+            self.logits_rows, self.logits = self.rows, None
 
     def make(self, rows_of: slice, columns_of: slice, weight_slice: Tensor | None) -> Tensor:
-        out = tile(self.buffer, rows_of, columns_of)
+        out = self.buffer[: rows_of.stop - rows_of.start, : columns_of.stop - columns_of.start]
         if self.plan.route == "fused":
             self._fused(rows_of, columns_of, out)
         else:
@@ -364,6 +383,9 @@ class LogitGradient:
     def _fused(self, rows_of: slice, columns_of: slice, out: Tensor) -> None:
         problem, tiles = self.problem, self.plan.tiles
         left, right = operands(problem, self.plan)
+        target = out
+        if self.plan.tma:
+            target = TensorDescriptor.from_tensor(out, [tiles.rows, tiles.columns])
         grid = triton.cdiv(out.shape[0], tiles.rows) * triton.cdiv(out.shape[1], tiles.columns)
         gradient_kernel[(grid,)](
             left,
@@ -372,7 +394,7 @@ class LogitGradient:
             problem.targets,
             self.row_gradients.logsumexp if problem.row_scale is None else problem.row_scale,
             *self._row_arguments(slice(None)),
-            out,
+            target,
             rows_of.start,
             rows_of.stop,
             columns_of.start,
@@ -389,12 +411,10 @@ class LogitGradient:
             **launch_options(tiles),
         )
 
-    def _from_product(
-        self, first_row: int, piece: slice, columns_of: slice, weight_slice: Tensor, out: Tensor
-    ) -> None:
+    def _from_product(self, first_row: int, piece: slice, columns_of: slice, weight_slice: Tensor, out: Tensor) -> None:
         problem = self.problem
         rows_of = slice(first_row + piece.start, first_row + piece.stop)
-        logits = out if out.dtype == torch.float32 else tile(self.logits, piece, columns_of)
+        logits = out if out.dtype == torch.float32 else tile_view(self.logits, piece, columns_of)
         multiply(problem.hidden[rows_of], weight_slice.T, logits)
         tile_gradient_kernel[(logits.shape[0], triton.cdiv(logits.shape[1], ROW_BLOCK))](
             logits,
@@ -438,6 +458,10 @@ def live_rows(grad_logprob: Tensor, grad_entropy: Tensor | None) -> Tensor | Non
     return None if indices.numel() == live.numel() else indices
 
 
+def kind(kernel: str, rich: object) -> str:
+    return f"rich {kernel}" if rich else kernel
+
+
 def operands(problem: Problem, plan: table.Plan) -> tuple[object, object]:
     """hidden and weight as the fused kernels take them."""
     if not plan.tma:
@@ -460,18 +484,7 @@ def launch_options(tiles: table.Tiles) -> dict[str, int]:
     }
 
 
-def slices(total: int, size: int) -> Iterator[slice]:
-    for start in range(0, total, size):
-        yield slice(start, min(start + size, total))
-
-
-def tile(buffer: Tensor, rows: slice, columns: slice) -> Tensor:
-    """The beginning of `buffer` as a contiguous tile. Reusing it spares a new allocation per tile."""
-    height, width = rows.stop - rows.start, columns.stop - columns.start
-    return buffer[: height * width].view(height, width)
-
-
-def _partials(like: Tensor, tokens: int, parts: int, return_entropy: bool) -> list[Tensor]:
+def new_partials(like: Tensor, tokens: int, parts: int, return_entropy: bool) -> list[Tensor]:
     return [
         like.new_empty(tokens, parts if wanted else 0, dtype=torch.float32) for wanted in (True, True, return_entropy)
     ]

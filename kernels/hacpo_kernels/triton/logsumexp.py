@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .logits import LN_2, LOG2_E, cap, online_update
+from .logits import LN_2, cap, online_update
 
 
 @triton.jit
