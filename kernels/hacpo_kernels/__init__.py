@@ -1,5 +1,6 @@
 """Operators for reinforcement learning from verifiable rewards: a vocabulary projection that never holds the logits,
-the clipped objectives of HACPO, GSPO and GRPO on packed sequences, and both in one pass. Needs torch; on a GPU, triton."""
+the clipped objectives of HACPO, GSPO and GRPO on packed sequences, and both in one pass. Needs torch, and triton on a
+GPU."""
 
 from __future__ import annotations
 

@@ -153,9 +153,7 @@ def _forward(
     need_weight: bool,
     need_bias: bool,
     backend: str,
-) -> tuple[
-    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
-]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """(loss [], token_logprobs [T], gradients of hidden, weight and bias, the seven fields of PolicyLossStats)."""
     check_target_values(targets, weight.shape[0])
     if token_temperature is not None:

@@ -142,8 +142,8 @@ class Gradients:
     def __init__(self, head: Head, needs: Needs, parts: int) -> None:
         self.head, self.needs = head, needs
         self.dtype = compute_dtype(head.hidden, head.weight)
-        weight, bias = head.weight, head.bias
-        self.hidden = head.hidden.new_zeros(head.hidden.shape, dtype=result_dtype(head.hidden.dtype)) if needs.hidden else None
+        hidden, weight, bias = head.hidden, head.weight, head.bias
+        self.hidden = hidden.new_zeros(hidden.shape, dtype=result_dtype(hidden.dtype)) if needs.hidden else None
         # With one part the weight's gradient is rounded slice by slice, and a float32 copy of the whole never exists.
         weight_dtype = result_dtype(weight.dtype) if parts == 1 else self.dtype
         self.weight = weight.new_empty(weight.shape, dtype=weight_dtype) if needs.weight else None

@@ -16,15 +16,7 @@ import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-# Compute capability and the name of the chip in the dispatch table.
-ARCHITECTURES = {80: "ampere", 89: "small", 90: "hopper", 100: "blackwell", 120: "small"}
-MATRIX_INSTRUCTION = {
-    80: r"\bmma\.sync",
-    89: r"\bmma\.sync",
-    120: r"\bmma\.sync",
-    90: r"wgmma\.mma_async",
-    100: r"tcgen05\.mma",
-}
+MATRIX_INSTRUCTION = {80: r"\bmma\.sync", 89: r"\bmma\.sync", 90: r"wgmma\.mma_async", 100: r"tcgen05\.mma"}
 
 
 def compile_all(requests: list[dict]) -> list[dict]:

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "linear_logprob.json").read_text())
 
+
 def small_tiles(rows=4, floats=12):
     """Tiles of a few numbers, so that small problems have many of them in both directions."""
     return mock.patch.object(torch_backend, "CPU_TILE", torch_backend.TileLimit(rows=rows, bytes=4 * floats))

@@ -85,9 +85,7 @@ def test_equals_torch(sequences, alpha, cross_clip, clamp, level, denominator, s
     lengths, log_ratios, advantages, own, capability = columns
     if level == "token":
         own = [True] * len(own)
-    arguments = batch(
-        lengths, log_ratios, advantages, own=own, capability=capability, seed=seed, dtype=torch.float32
-    )
+    arguments = batch(lengths, log_ratios, advantages, own=own, capability=capability, seed=seed, dtype=torch.float32)
     generator = torch.Generator().manual_seed(seed)
     assert_equals_torch(
         arguments,
@@ -173,5 +171,5 @@ def test_custom_operator_contract(level):
 def test_float64_is_left_to_torch():
     arguments = on_device(*batch([3], [0.0], [1.0]))
     assert run(arguments)[0].dtype == torch.float64
-    with pytest.raises(ValueError, match='backend="triton" takes float32, bfloat16 and float16, got torch.float64'):
+    with pytest.raises(ValueError, match=r'backend="triton" takes float32, bfloat16 and float16, got torch\.float64'):
         run(arguments, backend="triton")

@@ -75,9 +75,7 @@ class Chunk:
                 logits = self.logits[:tokens, : columns_of.stop - columns_of.start]
                 multiply(hidden, self.weight_slice(part).T, logits)
                 kept = self.kept[part]
-                statistics(
-                    chunk, logits, slice(0, tokens), columns_of.start, part, partials, target_logit, kept, False
-                )
+                statistics(chunk, logits, slice(0, tokens), columns_of.start, part, partials, target_logit, kept, False)
             combine(chunk, partials, target_logit, logprob, logsumexp, None, False)
         self.chunk, self.maximum, self.logsumexp, self.logprob = chunk, partials[0], logsumexp, logprob
         return logprob
