@@ -33,7 +33,7 @@ SMALL = {
     "kept gradient": (
         "tiles",
         "kept_gradient_kernel",
-        {"LIVE": True, "ROW_SCALE": True, "SOFTCAP": True, "BLOCK": 2048},
+        {"ROW_SCALE": True, "SOFTCAP": True, "BLOCK": 2048},
     ),
 }
 FUSED = {"logsumexp": ("logsumexp", "logsumexp_kernel"), "gradient": ("gradient", "gradient_kernel")}

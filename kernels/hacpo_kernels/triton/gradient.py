@@ -8,7 +8,7 @@ import triton.language as tl
 from .logits import cap, logit_gradient
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_token", "last_token"])
 def gradient_kernel(
     hidden,  # [T, H] pointer, or tensor descriptor with blocks of ROWS x DEPTH
     weight,  # [V, H] pointer, or tensor descriptor with blocks of COLUMNS x DEPTH

@@ -45,6 +45,7 @@ class Chunk:
         self.logits = operand.new_empty(rows, self.stride, dtype=torch.float32)
         # float32 gradients take the place of the logits
         self.out = self.logits if operand.dtype == torch.float32 else operand.new_empty(rows, self.stride)
+        self.all_rows = torch.arange(rows, device=hidden.device)
         self.rescale = None
 
     def operands(self, live: Tensor | None) -> Tensor:
@@ -96,7 +97,7 @@ class Chunk:
         with torch.cuda.device_of(out):
             kept_gradient_kernel[(rows, triton.cdiv(out.shape[1], ROW_BLOCK))](
                 self.kept[part],
-                chunk.targets if live is None else live,
+                self.all_rows[:rows] if live is None else live,
                 chunk.targets,
                 self.maximum,
                 self.logsumexp,
@@ -112,7 +113,6 @@ class Chunk:
                 len(self.slices),
                 chunk.scale,
                 chunk.softcap or 1.0,
-                LIVE=live is not None,
                 ROW_SCALE=chunk.row_scale is not None,
                 SOFTCAP=chunk.softcap is not None,
                 BLOCK=ROW_BLOCK,

@@ -13,7 +13,7 @@ import triton.language as tl
 from .logits import LN_2, cap, online_update
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens", "splits", "tiles_per_split"])
 def logsumexp_kernel(
     hidden,  # [T, H] pointer, or tensor descriptor with blocks of ROWS x DEPTH
     weight,  # [V, H] pointer, or tensor descriptor with blocks of COLUMNS x DEPTH
@@ -96,7 +96,7 @@ def logsumexp_kernel(
         tl.store(weighted_out + at, weighted, rows < tokens)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["parts"])
 def combine_kernel(
     maximum_in,  # [T, parts] float32, base 2, as are the next two
     total_in,

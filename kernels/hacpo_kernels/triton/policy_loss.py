@@ -103,7 +103,7 @@ def _cross(log_ratio, advantage, lower, upper, power, clamp):
     return value, live, low, high
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def policy_loss_kernel(
     logprobs,  # [T]
     source_logprobs,  # [T], read at token level only
@@ -134,7 +134,7 @@ def policy_loss_kernel(
     n = tl.program_id(0).to(tl.int64)
     # Boundaries cannot be checked without making the host wait, so they are kept inside the tensors here.
     begin = tl.minimum(tl.maximum(tl.load(cu_seqlens + n).to(tl.int64), 0), tokens)
-    end = tl.minimum(tl.maximum(tl.load(cu_seqlens + n + 1).to(tl.int64), begin), tokens)
+    end = tl.minimum(tl.maximum(tl.load(cu_seqlens + (n + 1)).to(tl.int64), begin), tokens)
     length = end - begin
     nonempty = length > 0
     divisor = tl.maximum(length, 1)
@@ -192,12 +192,12 @@ def policy_loss_kernel(
             tl.store(gradient + at, tl.zeros([BLOCK], tl.float32) + slope, at < end)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["sequences"])
 def loss_kernel(objective, loss, sequences, denominator, BLOCK: tl.constexpr):
     """-sum(objective [N]) / denominator, by one program: always in the same order."""
-    lanes = tl.arange(0, BLOCK)
+    lanes = tl.arange(0, BLOCK).to(tl.int64)
     total = tl.zeros([BLOCK], tl.float64)
     for start in range(0, sequences, BLOCK):
-        at = start + lanes
+        at = tl.cast(start, tl.int64) + lanes
         total += tl.load(objective + at, at < sequences, 0.0).to(tl.float64)
     tl.store(loss, (-tl.sum(total) / denominator).to(tl.float32))

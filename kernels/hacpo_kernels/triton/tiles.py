@@ -23,7 +23,7 @@ def _scaled(logits, bias, at, columns, scale, softcap, BIAS: tl.constexpr, SOFTC
     return tl.where(at < columns, z * scale, -float("inf"))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["part", "parts"])
 def statistics_kernel(
     logits,  # [rows, columns] float32: hidden @ weight.T for a slice of the vocabulary
     bias,  # [V]
@@ -62,7 +62,16 @@ def statistics_kernel(
     at_target = tl.full([BLOCK], -float("inf"), tl.float32)
     for start in range(0, columns, BLOCK):
         at = tl.cast(start, tl.int64) + lanes
-        z = _scaled(logits + row * stride_logits, bias + first_vocab, at, columns, scale, softcap, BIAS, SOFTCAP)
+        z = _scaled(
+            logits + row * stride_logits,
+            bias + tl.cast(first_vocab, tl.int64),
+            at,
+            columns,
+            scale,
+            softcap,
+            BIAS,
+            SOFTCAP,
+        )
         at_target = tl.where(at == target, z, at_target)
         maximum, total, weighted = online_update(z[:, None], maximum, total, weighted, ENTROPY)
     largest = tl.max(maximum)
@@ -80,7 +89,16 @@ def statistics_kernel(
     if KEEP:  # read again, from cache: the maximum was not known the first time
         for start in range(0, columns, BLOCK):
             at = tl.cast(start, tl.int64) + lanes
-            z = _scaled(logits + row * stride_logits, bias + first_vocab, at, columns, scale, softcap, BIAS, SOFTCAP)
+            z = _scaled(
+                logits + row * stride_logits,
+                bias + tl.cast(first_vocab, tl.int64),
+                at,
+                columns,
+                scale,
+                softcap,
+                BIAS,
+                SOFTCAP,
+            )
             tl.store(kept + row * stride_kept + at, tl.exp2(z - safe).to(kept.dtype.element_ty), at < columns)
 
 
@@ -113,7 +131,7 @@ def tile_gradient_kernel(
     inside = at < columns
     z = tl.load(logits + row * stride_logits + at, inside, 0.0)
     if BIAS:
-        z += tl.load(bias + first_vocab + at, inside, 0.0).to(tl.float32)
+        z += tl.load(bias + (first_vocab + at), inside, 0.0).to(tl.float32)
     if SOFTCAP:
         z = cap(z, softcap)
         slope = 1.0 - (z / softcap) * (z / softcap)
@@ -133,7 +151,7 @@ def tile_gradient_kernel(
     tl.store(out + row * stride_out + at, result.to(out.dtype.element_ty), inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["part", "parts"])
 def kept_gradient_kernel(
     kept,  # [chunk rows, columns]: 2^(z - maximum)
     live,  # [rows] int64: the row of `kept` that each row of the result is of
@@ -152,19 +170,16 @@ def kept_gradient_kernel(
     parts,
     scale,
     softcap,
-    LIVE: tl.constexpr,
     ROW_SCALE: tl.constexpr,
     SOFTCAP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """grad * (onehot - p) in part of a row, with p = kept * 2^(maximum - logsumexp)."""
     out_row = tl.program_id(0).to(tl.int64)
-    row = out_row
-    if LIVE:
-        row = tl.load(live + out_row)
+    row = tl.load(live + out_row)
     at = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK).to(tl.int64)
     exps = tl.load(kept + row * stride_kept + at, at < columns, 0.0).to(tl.float32)
-    row_maximum = tl.load(maximum + row * parts + part)
+    row_maximum = tl.load(maximum + (row * parts + part))
     row_logsumexp = tl.load(logsumexp + row) * LOG2_E
     grad = tl.load(grad_logprob + row)
     # At the target 1 - p would cancel if p came from 16 bits; it has its own logprob.
