@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from measure import PHASES, SIZES, measure, projection
-from peers import LOGPROB
+from peers import LOGPROB, chosen_route
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -14,7 +14,8 @@ from peers import LOGPROB
 def test_linear_logprob(benchmark, name, size, phase):
     benchmark.group = f"linear_logprob {size} {phase}"
     hidden, weight, targets = projection(size)
-    measure(benchmark, phase, lambda: LOGPROB[name](hidden, weight, targets), [hidden, weight])
+    with chosen_route(name):
+        measure(benchmark, phase, lambda: LOGPROB[name](hidden, weight, targets), [hidden, weight])
 
 
 @pytest.mark.parametrize("size", SIZES[-1:], ids=str)
@@ -23,4 +24,5 @@ def test_a_quarter_of_the_rows_is_live(benchmark, name, size):
     benchmark.group = f"linear_logprob {size} backward, a quarter live"
     hidden, weight, targets = projection(size)
     upstream = (torch.arange(size.tokens, device=hidden.device) < size.tokens // 4).float()
-    measure(benchmark, "backward", lambda: LOGPROB[name](hidden, weight, targets) * upstream, [hidden, weight])
+    with chosen_route(name):
+        measure(benchmark, "backward", lambda: LOGPROB[name](hidden, weight, targets) * upstream, [hidden, weight])

@@ -82,8 +82,11 @@ def cut_cross_entropy_logprob(hidden: Tensor, weight: Tensor, targets: Tensor, i
 
 
 @contextmanager
-def route(name: str) -> Iterator[None]:
-    """Force one route of the Triton backend where the chip and the dtypes allow it."""
+def chosen_route(name: str) -> Iterator[None]:
+    """Inside, the Triton backend takes the route that the entry `name` asks for, where chip and dtypes allow it."""
+    if name not in ROUTES:
+        yield
+        return
     from unittest import mock
 
     from hacpo_kernels.triton import table
@@ -92,18 +95,10 @@ def route(name: str) -> Iterator[None]:
 
     def plan(kind, hidden, weight):
         chosen = choose(kind, hidden[:, : table.FUSED_UP_TO_WIDTH], weight[:, : table.FUSED_UP_TO_WIDTH])
-        return chosen._replace(route="products") if name == "products" else chosen
+        return chosen._replace(route="products") if ROUTES[name] == "products" else chosen
 
     with mock.patch.object(table, "plan", plan):
         yield
-
-
-def on_route(name: str) -> Callable[..., Tensor]:
-    def logprob(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-        with route(name):
-            return linear_logprob(hidden, weight, targets)
-
-    return logprob
 
 
 def _installed(name: str) -> bool:
@@ -117,12 +112,12 @@ LINEAR_POLICY: dict[str, Callable[..., Tensor]] = {
     "hacpo_kernels, two operators": two_operators,
     "plain torch": plain_linear_policy,
 }
+ROUTES = {"hacpo_kernels, fused route": "fused", "hacpo_kernels, products route": "products"}
 ABSENT: dict[str, str] = {}
 
 if DEVICE == "cuda":
     LOGPROB["hacpo_kernels, torch backend"] = partial(linear_logprob, backend="torch")
-    LOGPROB["hacpo_kernels, fused route"] = on_route("fused")
-    LOGPROB["hacpo_kernels, products route"] = on_route("products")
+    LOGPROB |= dict.fromkeys(ROUTES, linear_logprob)
     POLICY["hacpo_kernels, torch backend"] = partial(ours_policy, backend="torch")
 if _installed("liger_kernel"):
     LINEAR_POLICY["liger chunked GRPO"] = partial(liger_grpo, compiled=DEVICE == "cuda")
