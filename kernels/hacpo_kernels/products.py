@@ -1,0 +1,44 @@
+"""Matrix products of half-precision factors with float32 sums and float32 results, and of float32 ones without TF32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+
+def multiply(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+    """out [m, n] = left [m, k] @ right [k, n]. Factors of one dtype; `out` has it too, or is float32 for halves."""
+    if left.dtype == out.dtype:
+        return torch.mm(left, right, out=out)
+    if left.is_cuda:
+        return torch.mm(left, right, out_dtype=out.dtype, out=out)
+    return torch.mm(left.to(out.dtype), right.to(out.dtype), out=out)  # CPU products of halves round their sums
+
+
+def accumulate(out: Tensor, left: Tensor, right: Tensor, *, first: bool) -> Tensor:
+    """Like `multiply`, but adds to `out` unless it is the `first` product to go there."""
+    if first:
+        return multiply(left, right, out)
+    if left.dtype == out.dtype:
+        return out.addmm_(left, right)
+    if left.is_cuda:
+        return torch.addmm(out, left, right, out_dtype=out.dtype, out=out)
+    return out.addmm_(left.to(out.dtype), right.to(out.dtype))
+
+
+@contextmanager
+def exact(device_type: str) -> Iterator[None]:
+    """Neither autocast nor TF32, whatever the caller's settings: both would change the logits."""
+    matmul = torch.backends.cuda.matmul
+    with torch.autocast(device_type, enabled=False):
+        if device_type != "cuda" or matmul.fp32_precision in ("none", "ieee"):
+            yield
+            return
+        before, matmul.fp32_precision = matmul.fp32_precision, "ieee"
+        try:
+            yield
+        finally:
+            matmul.fp32_precision = before
