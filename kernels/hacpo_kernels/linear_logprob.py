@@ -16,6 +16,7 @@ from .checks import (
     check_tensor,
 )
 from .dispatch import compute_dtype, implementation, resolve_backend
+from .products import exact
 
 
 def linear_logprob(
@@ -126,8 +127,7 @@ def _forward(
     if token_temperature is not None:
         check_positive_values("temperature", token_temperature)
         token_temperature = token_temperature.to(compute_dtype(hidden, weight))
-    # Autocast would run the matrix products, and so the logits, in half precision.
-    with torch.autocast(hidden.device.type, enabled=False):
+    with exact(hidden.device.type):
         logprob, logsumexp, entropy = implementation(backend, "linear_logprob").forward(
             hidden,
             weight,
@@ -167,7 +167,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     if token_temperature is not None:
         token_temperature = token_temperature.to(compute_dtype(hidden, weight))
-    with torch.autocast(hidden.device.type, enabled=False):
+    with exact(hidden.device.type):
         grads = implementation(backend, "linear_logprob").backward(
             grad_logprob,
             grad_entropy,

@@ -11,6 +11,7 @@ from .checks import check_cu_seqlens_values, check_positive_values, check_target
 from .dispatch import compute_dtype, resolve_backend
 from .linear_logprob import check_projection
 from .policy_loss import check_sequences, check_settings
+from .products import exact
 from .stats import PolicyLossStats
 
 
@@ -166,7 +167,7 @@ def _forward(
     head = one_pass.Head(
         hidden, weight, targets, bias, temperature if token_temperature is None else token_temperature, logit_softcap
     )
-    with torch.autocast(hidden.device.type, enabled=False):
+    with exact(hidden.device.type):
         loss, token_logprobs, grads, stats = one_pass.run(
             head,
             one_pass.Sequences(cu_seqlens, source_mean_logprobs, advantages, is_own, capability_ratio),

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .dispatch import compute_dtype, implementation
-from .products import accumulate, exact, multiply
+from .products import accumulate, multiply
 
 
 class Head(NamedTuple):
@@ -169,25 +169,24 @@ class Gradients:
         hidden = chunk.operands(live)
         grad_hidden = hidden.new_empty(hidden.shape, dtype=self.dtype) if self.hidden is not None else None
         spare = None
-        with exact(hidden.device.type):
-            for part, columns_of in enumerate(chunk.slices):
-                grad = chunk.gradient(part, live)
-                if grad_hidden is not None:
-                    accumulate(grad_hidden, grad, chunk.weight_slice(part), first=part == 0)
-                if self.weight is not None:
-                    target = self.weight[columns_of]
-                    if chunk.rescale is None and target.dtype == self.dtype:
-                        accumulate(target, grad.T, hidden, first=not self.weight_started)
-                    else:
-                        if spare is None:
-                            spare = hidden.new_empty(target.shape, dtype=self.dtype)
-                        product = multiply(grad.T, hidden, spare[: target.shape[0]])
-                        if chunk.rescale is not None:
-                            product.mul_(chunk.rescale)
-                        target.add_(product) if self.weight_started else target.copy_(product)
-                if self.bias is not None:
-                    total = grad.sum(0, dtype=self.dtype)
-                    self.bias[columns_of] += total if chunk.rescale is None else total * chunk.rescale
+        for part, columns_of in enumerate(chunk.slices):
+            grad = chunk.gradient(part, live)
+            if grad_hidden is not None:
+                accumulate(grad_hidden, grad, chunk.weight_slice(part), first=part == 0)
+            if self.weight is not None:
+                target = self.weight[columns_of]
+                if chunk.rescale is None and target.dtype == self.dtype:
+                    accumulate(target, grad.T, hidden, first=not self.weight_started)
+                else:
+                    if spare is None:
+                        spare = hidden.new_empty(target.shape, dtype=self.dtype)
+                    product = multiply(grad.T, hidden, spare[: target.shape[0]])
+                    if chunk.rescale is not None:
+                        product.mul_(chunk.rescale)
+                    target.add_(product) if self.weight_started else target.copy_(product)
+            if self.bias is not None:
+                total = grad.sum(0, dtype=self.dtype)
+                self.bias[columns_of] += total if chunk.rescale is None else total * chunk.rescale
         self.weight_started = True
         if grad_hidden is not None:
             if chunk.rescale is not None:

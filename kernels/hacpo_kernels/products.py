@@ -31,14 +31,26 @@ def accumulate(out: Tensor, left: Tensor, right: Tensor, *, first: bool) -> Tens
 
 @contextmanager
 def exact(device_type: str) -> Iterator[None]:
-    """Neither autocast nor TF32, whatever the caller's settings: both would change the logits."""
-    matmul = torch.backends.cuda.matmul
+    """Neither autocast nor TF32 (nor bfloat16 on CPU) inside float32 products: all would change the logits.
+
+    torch has two interfaces for the latter and refuses to multiply when they disagree, so both are set, and put back.
+    """
+    flags = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    before = [flag.fp32_precision for flag in flags]
     with torch.autocast(device_type, enabled=False):
-        if device_type != "cuda" or matmul.fp32_precision in ("none", "ieee"):
+        if all(precision in ("none", "ieee") for precision in before):
             yield
             return
-        before, matmul.fp32_precision = matmul.fp32_precision, "ieee"
+        try:
+            old_interface = torch.get_float32_matmul_precision()
+        except RuntimeError:  # the caller used the new one alone
+            old_interface = None
+        torch.set_float32_matmul_precision("highest")
         try:
             yield
         finally:
-            matmul.fp32_precision = before
+            if old_interface is not None:
+                torch.set_float32_matmul_precision(old_interface)
+            for flag, precision in zip(flags, before, strict=True):
+                if flag.fp32_precision != precision:
+                    flag.fp32_precision = precision

@@ -28,12 +28,12 @@ SMALL = {
     "policy_loss token": ("policy_loss", "policy_loss_kernel", {"TOKEN_LEVEL": True, "BLOCK": 1024}),
     "policy_loss sum": ("policy_loss", "loss_kernel", {"BLOCK": 1024}),
     "combine": ("logsumexp", "combine_kernel", EVERYTHING | {"DOT": True, "BLOCK": 256}),
-    "statistics": ("tiles", "statistics_kernel", EVERYTHING | {"KEEP": True, "BLOCK": 2048}),
-    "tile gradient": ("tiles", "tile_gradient_kernel", EVERYTHING | {"BLOCK": 2048}),
+    "statistics": ("tiles", "statistics_kernel", EVERYTHING | {"KEEP": True, "BLOCK": 1024}),
+    "tile gradient": ("tiles", "tile_gradient_kernel", EVERYTHING | {"BLOCK": 1024}),
     "kept gradient": (
         "tiles",
         "kept_gradient_kernel",
-        {"ROW_SCALE": True, "SOFTCAP": True, "BLOCK": 2048},
+        {"ROW_SCALE": True, "SOFTCAP": True, "BLOCK": 1024},
     ),
 }
 FUSED = {"logsumexp": ("logsumexp", "logsumexp_kernel"), "gradient": ("gradient", "gradient_kernel")}

@@ -11,7 +11,7 @@ import triton
 from torch import Tensor
 
 from ..blocks import slices
-from ..products import exact, multiply
+from ..products import multiply
 from . import table
 from .linear_logprob import LOG2_E, ROW_BLOCK, ROW_WARPS, Problem, combine, half_scale, new_partials, statistics
 from .tiles import kept_gradient_kernel
@@ -71,7 +71,7 @@ class Chunk:
             problem.scale,
             problem.softcap,
         )
-        with exact(hidden.device.type), torch.cuda.device_of(hidden):
+        with torch.cuda.device_of(hidden):
             for part, columns_of in enumerate(self.slices):
                 logits = self.logits[:tokens, : columns_of.stop - columns_of.start]
                 multiply(hidden, self.weight_slice(part).T, logits)
