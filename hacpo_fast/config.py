@@ -199,6 +199,11 @@ class AlgorithmConfig(Section):
         description="own_first: own responses, then the others' by source; mixed: both in every mini-batch",
     )
     kl_coef: NonNegative = Field(0.0, description="Weight of the k3 KL to the initial policy, on own responses")
+    importance_correction: Literal["none", "token", "sequence"] = Field(
+        "none",
+        description="Weigh what the engine sampled by policy/engine probability, for engines of lower precision",
+    )
+    importance_cap: Positive = Field(2.0, description="These weights are cut there")
     capability: CapabilityConfig = CapabilityConfig()
     advantage: AdvantageConfig = AdvantageConfig()
 
@@ -282,6 +287,11 @@ class Config(Section):
             raise ValueError(
                 "validation.every: nothing to validate on, since task.holdout is 0; "
                 "raise it, give validation.task, or set validation.every=0"
+            )
+        if self.algorithm.importance_correction != "none" and self.rollout.logprobs == "recompute":
+            raise ValueError(
+                "algorithm.importance_correction: it weighs by the engine's log-probs, which "
+                "rollout.logprobs=recompute drops; set rollout.logprobs=engine (both score the responses again)"
             )
         if self.run.steps and self.training.warmup_steps > self.run.steps:
             raise ValueError(

@@ -77,7 +77,7 @@ class Learner:
         token_level = self.algorithm.name == "grpo"
         sampled = self._sampled_logprobs(rows)
         loss, stats = policy_loss(
-            token_logprobs,
+            self._weighed(token_logprobs, rows),
             cu_seqlens,
             column(batch.source_mean_logprobs),
             column(batch.advantages),
@@ -98,6 +98,19 @@ class Learner:
             difference = token_logprobs.detach().cpu().numpy()[known] - sampled[known]
             self.accumulator.add("mismatch", np.abs(difference))
         return total.item()
+
+    def _weighed(self, token_logprobs: Tensor, rows: np.ndarray) -> Tensor:
+        """The same log-probs [T], whose gradients are multiplied by importance weights where there are any."""
+        if self.batch.importance is not None:
+            self.accumulator.add("importance_weight", self.batch.importance[rows])
+        if self.batch.token_importance is None:
+            return token_logprobs
+        weights = np.concatenate([self.batch.token_importance[row] for row in rows])
+        self.accumulator.add("importance_weight", weights)
+        weights = torch.from_numpy(weights).to(token_logprobs.device)
+        weighed = token_logprobs.view_as(token_logprobs)  # another tensor: a KL term is not to be weighed
+        weighed.register_hook(lambda gradient: gradient * weights)
+        return weighed
 
     def _sampled_logprobs(self, rows: np.ndarray) -> np.ndarray:
         """[T] float32: rollout-time log-probs token by token, NaN for responses of others."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hacpo_fast.algorithm.advantage import joint_advantages
+from hacpo_fast.algorithm.importance import sequence_weight, token_weights
 from hacpo_fast.config import AdvantageConfig, AlgorithmConfig
 from hacpo_fast.rollouts.codec import Codec
 from hacpo_fast.rollouts.records import RolloutPool
@@ -31,6 +32,8 @@ class LearnerBatch:
     source_mean_logprobs: np.ndarray  # [R] float64: the ratio's denominator
     uniform: np.ndarray  # [R] bool: all rewards of the prompt are equal
     scorable: np.ndarray  # [R] bool: the learner's tokens and context can hold the response
+    importance: np.ndarray | None = None  # [R] float64: in `advantages` already; for the log
+    token_importance: Sequence[np.ndarray] | None = None  # R times [L] float32: weights of the tokens' gradients
 
     @property
     def matters(self) -> np.ndarray:
@@ -71,6 +74,7 @@ def assemble(
     # The last token of a response is predicted but never read.
     views = views_for(learner, pool.rollouts, codec, score_eos, [context - len(ids) + 1 for ids in prompts])
     from_self = pool.source == learner
+    importance, token_importance = _importance(pool, views, from_self, algorithm)
     return LearnerBatch(
         prompt_tokens=prompts,
         views=views,
@@ -78,12 +82,32 @@ def assemble(
         source=pool.source,
         from_self=from_self,
         own_objective=np.ones_like(from_self) if algorithm.name == "naive" else from_self,
-        advantages=result.advantage.numpy(),
+        advantages=result.advantage.numpy() * (1.0 if importance is None else importance),
         capability_ratio=ratios[learner, source].numpy() if weights.modulation else np.ones(len(prompts)),
         source_mean_logprobs=np.array([view.source_mean_logprob for view in views], dtype=np.float64),
         uniform=result.uniform.numpy(),
         scorable=np.array([view.scorable for view in views], dtype=bool),
+        importance=importance,
+        token_importance=token_importance,
     )
+
+
+def _importance(
+    pool: RolloutPool, views: Sequence[View], from_self: np.ndarray, algorithm: AlgorithmConfig
+) -> tuple[np.ndarray | None, list[np.ndarray] | None]:
+    """Weights of responses or of their tokens, see `algorithm.importance`; None where the level is another."""
+    cap = algorithm.importance_cap
+    if algorithm.importance_correction == "sequence":
+        weights = [sequence_weight(r.logprobs, r.engine_logprobs, cap) for r in pool.rollouts]
+        return np.array(weights, dtype=np.float64), None
+    if algorithm.importance_correction == "token":
+        return None, [
+            token_weights(rollout.logprobs, rollout.engine_logprobs, cap)[: len(view.token_ids)]
+            if own
+            else np.ones(len(view.token_ids), dtype=np.float32)
+            for rollout, view, own in zip(pool.rollouts, views, from_self, strict=True)
+        ]
+    return None, None
 
 
 def _weights(algorithm: AlgorithmConfig) -> AdvantageConfig:

@@ -31,7 +31,10 @@ def recompute(
         differences = [np.abs(new - rollout.logprobs) for new, rollout in zip(scores, own, strict=True)]
         mismatch[agent.name] = float(np.concatenate(differences).mean(dtype=np.float64))
         check(agent.name, mismatch[agent.name], config.rollout.max_mismatch)
-        rollouts += [replace(rollout, logprobs=new) for rollout, new in zip(own, scores, strict=True)]
+        rollouts += [
+            replace(rollout, logprobs=new, engine_logprobs=rollout.logprobs)
+            for rollout, new in zip(own, scores, strict=True)
+        ]
     return replace(pool, rollouts=rollouts), mismatch
 
 

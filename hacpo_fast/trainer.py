@@ -135,7 +135,7 @@ class Trainer:
         problems = self.prepared.batch(step)
         pool = self._collect(step, problems, phases)
         mismatch: dict[str, float] = {}
-        if self.config.rollout.logprobs == "recompute":
+        if self.config.rollout.logprobs == "recompute" or self.config.algorithm.importance_correction != "none":
             with phases("recompute"):
                 pool, mismatch = recompute(pool, self.agents, self._prompts, self.config)
         capability = self.capability.update(

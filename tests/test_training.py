@@ -233,3 +233,75 @@ def test_responses_without_gradient_may_be_left_out(settings, tmp_path):
         gradients.append({name: g.clone() for name, g in trainer.agents[0].optimizer.gradients().items()})
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-4, atol=1e-6)
+
+
+def noisy(monkeypatch, size):
+    """An engine whose log-probs are off, as those of one in lower precision are."""
+    right = TransformersEngine.generate
+
+    def generate(self, prompts, sampling, seed):
+        generator = np.random.default_rng(seed)
+
+        def off(sample):
+            noise = size * generator.standard_normal(len(sample.logprobs))
+            return sample._replace(logprobs=sample.logprobs + noise.astype(np.float32))
+
+        return [[off(sample) for sample in group] for group in right(self, prompts, sampling, seed)]
+
+    monkeypatch.setattr(TransformersEngine, "generate", generate)
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_importance_correction_of_an_exact_engine_changes_nothing(settings, tmp_path, level):
+    changes = {"run__steps": 1, "training__minibatch_responses": 64}
+    plain = runs.train(settings("ada", "bea", rollout__logprobs="recompute", **changes), tmp_path / "plain")
+    config = settings("ada", "bea", algorithm__importance_correction=level, **changes)
+    (record,) = runs.train(config, tmp_path / level)
+    for name, agent in record["agents"].items():
+        assert agent["importance_weight"] == pytest.approx(1, abs=1e-4)
+        assert agent["loss"] == pytest.approx(plain[0]["agents"][name]["loss"], abs=1e-5)
+        assert "importance_weight" not in plain[0]["agents"][name]
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_importance_correction_takes_the_engines_noise_out_of_the_ratios(settings, tmp_path, monkeypatch, level):
+    noisy(monkeypatch, 0.05)
+    changes = {"run__steps": 1, "training__minibatch_responses": 64}
+    raw = runs.train(settings("ada", "bea", **changes), tmp_path / "raw")
+    config = settings("ada", "bea", algorithm__importance_correction=level, **changes)
+    (record,) = runs.train(config, tmp_path / level)
+    for name, agent in record["agents"].items():
+        assert raw[0]["agents"][name]["own_ratio_std"] > 0.01
+        assert agent["own_ratio_mean"] == pytest.approx(1, abs=1e-4) and agent["own_ratio_std"] < 1e-4
+        assert 0.02 < agent["mismatch"] < 0.06
+        assert 0.9 < agent["importance_weight"] < 1.1 and agent["importance_weight"] != 1
+
+
+def test_importance_weights_enter_where_they_should(settings, tmp_path, monkeypatch):
+    """Sequence weights scale whole responses; token weights scale the tokens' gradients and leave values alone."""
+    from dataclasses import replace
+
+    from hacpo_fast.preparation import prepare
+    from hacpo_fast.trainer import Trainer
+
+    trainer = Trainer(prepare(settings("ada", training__minibatch_responses=32)), tmp_path / "run")
+    learner = runs.first_learner(trainer, 1 << 20)
+    rows, optimizer = np.flatnonzero(learner.needed), trainer.agents[0].optimizer
+
+    def backward(batch):
+        learner.batch = batch
+        loss = learner._backward(rows, 32, updates_done=0)
+        gradients = {name: gradient.clone() for name, gradient in optimizer.gradients().items()}
+        optimizer.zero_grad()
+        return loss, gradients
+
+    plain = learner.batch
+    loss, gradients = backward(plain)
+    halves = [np.full(len(view.token_ids), 0.5, dtype=np.float32) for view in plain.views]
+    same_loss, halved = backward(replace(plain, token_importance=halves))
+    assert same_loss == pytest.approx(loss)
+    half_loss, also_halved = backward(replace(plain, advantages=plain.advantages * 0.5))
+    assert half_loss == pytest.approx(loss / 2)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(halved[name], gradient / 2, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(also_halved[name], gradient / 2, rtol=1e-4, atol=1e-6)

@@ -24,6 +24,7 @@ class Rollout:
     logprobs: np.ndarray  # [L] float32 under the source's policy at rollout time, at its sampling temperature
     exchanged: np.ndarray  # [L] bool: tokens that `text` is made of
     ended: bool  # by an end token; False: cut at the token limit
+    engine_logprobs: np.ndarray | None = None  # [L] float32, where `logprobs` are no longer those of the engine
     reward: float = 0.0
     reward_error: str | None = None
 
