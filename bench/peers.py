@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from functools import partial
 
 import torch
-from hacpo_kernels import linear_logprob, linear_policy_loss, policy_loss
 from torch import Tensor
+
+from hacpo_kernels import linear_logprob, linear_policy_loss, policy_loss
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CLIP = {"own_clip_low": 0.2, "own_clip_high": 0.2}

@@ -25,7 +25,7 @@ class Section(BaseModel):
 
 class RunConfig(Section):
     output: str | None = Field(
-        None, description="Folder of the run; empty: runs/<config>-<date>-<time>. Must not exist"
+        None, description="Folder of the run; empty: runs/<config>-<algorithm>-<date>-<time>. Must not exist"
     )
     seed: int = Field(0, ge=0, description="Fixes data order, sampling and mini-batches on a given machine")
     steps: Count | None = Field(None, description="Training steps; empty: one pass over the training problems")

@@ -24,15 +24,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("config", metavar="CONFIG", help="YAML file, for example configs/quickstart.yaml")
-    parser.add_argument("overrides", metavar="section.key=value", nargs="*", help="settings in place of CONFIG's")
+    parser.add_argument(
+        "overrides", metavar="section.key=value", nargs="*", default=[], help="settings in place of CONFIG's"
+    )
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, load no weights")
-    chosen = parser.parse_args(arguments)
+    chosen = parser.parse_intermixed_args(arguments)
     return exit_status(lambda: _train(chosen.config, chosen.overrides, chosen.dry_run))
 
 
 def _train(path: str, overrides: Sequence[str], dry_run: bool) -> int:
     config = config_file.load(path, overrides)
-    return run(config, Place.choose(config, Path(path).stem), dry_run)
+    return run(config, Place.choose(config, f"{Path(path).stem}-{config.algorithm.name}"), dry_run)
 
 
 def run(config: Config, place: Place, dry_run: bool = False) -> int:
@@ -67,9 +69,14 @@ def run(config: Config, place: Place, dry_run: bool = False) -> int:
         with RunOutput.open(place.folder, config, prepared.steps, trainer.steps_done, terminal) as output:
             finished = trainer.fit(output)
     draw_curves(place.folder, place.folder / "curves.png")
-    terminal.print(f"{'done' if finished else 'stopped'}; metrics, rollouts, curves and agents are in {place.folder}")
+    terminal.print(
+        f"{'done' if finished else 'stopped'}; metrics, rollouts, curves and agents are in {place.folder}",
+        markup=False, soft_wrap=True,
+    )  # fmt: skip
     if not finished:
-        terminal.print(f"go on with the same command and run.output={place.folder} run.resume=auto", markup=False)
+        terminal.print(
+            f"go on with the same command and run.output={place.folder} run.resume=auto", markup=False, soft_wrap=True
+        )
     return 0 if finished else 130
 
 

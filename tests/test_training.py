@@ -195,6 +195,16 @@ def test_dry_run_loads_no_weights_and_leaves_nothing(settings, tmp_path, monkeyp
     assert not (tmp_path / "run").exists()
 
 
+def test_an_agent_that_cannot_read_the_prompts_is_told_of(settings, tmp_path):
+    from hacpo_fast.preparation import prepare
+
+    rows = [{"prompt": f"{i} → ?", "answer": str(i)} for i in range(40)]
+    (tmp_path / "arrows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    prepared = prepare(settings("ada", "cy", task__name=str(tmp_path / "arrows.jsonl")))
+    (note,) = [note for note in prepared.notes if "tokenizer does not know" in note]
+    assert note.startswith(f"agents.cy: {len(prepared.train)} of {len(prepared.train)} prompts")
+
+
 def test_an_output_folder_is_never_overwritten(settings, tmp_path):
     (tmp_path / "run").mkdir()
     with pytest.raises(UserError, match="exists, and nothing is overwritten"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from hacpo_kernels import linear_logprob
 
 # Inputs of each dtype are converted to float64 exactly, so this is the error of the arithmetic alone.

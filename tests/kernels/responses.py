@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from hacpo_kernels import policy_loss
 
 

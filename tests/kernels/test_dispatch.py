@@ -6,6 +6,7 @@ from unittest import mock
 
 import pytest
 import torch
+
 from hacpo_kernels import dispatch
 from hacpo_kernels.blocks import even_split
 from hacpo_kernels.dispatch import resolve_backend

@@ -10,11 +10,12 @@ from unittest import mock
 
 import pytest
 import torch
-from hacpo_kernels import linear_logprob, linear_policy_loss, policy_loss
-from hacpo_kernels.triton import table
 from projection import problem, run
 from responses import batch
 from responses import run as run_policy
+
+from hacpo_kernels import linear_logprob, linear_policy_loss, policy_loss
+from hacpo_kernels.triton import table
 
 pytestmark = pytest.mark.gpu
 

@@ -8,13 +8,14 @@ from unittest import mock
 
 import pytest
 import torch
-from hacpo_kernels import linear_logprob
-from hacpo_kernels.linear_logprob import _forward as forward_op
-from hacpo_kernels.torch import linear_logprob as torch_backend
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from projection import GRADIENT_TOLERANCE, LOGPROB_TOLERANCE, assert_close, problem, run
 from torch.utils.checkpoint import checkpoint
+
+from hacpo_kernels import linear_logprob
+from hacpo_kernels.linear_logprob import _forward as forward_op
+from hacpo_kernels.torch import linear_logprob as torch_backend
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "linear_logprob.json").read_text())
 

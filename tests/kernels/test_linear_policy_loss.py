@@ -7,12 +7,6 @@ from unittest import mock
 
 import pytest
 import torch
-from hacpo_kernels import linear_logprob, linear_policy_loss, one_pass, policy_loss
-from hacpo_kernels.dispatch import implementation
-from hacpo_kernels.linear_policy_loss import _forward as forward_op
-from hacpo_kernels.torch import linear_logprob as torch_logprob
-from hacpo_kernels.torch import linear_policy_loss as torch_backend
-from hacpo_kernels.triton import table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from live_bytes import LiveBytes
@@ -20,6 +14,13 @@ from projection import GRADIENT_TOLERANCE, assert_close, problem
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 from triton_plans import as_float64, on_device
+
+from hacpo_kernels import linear_logprob, linear_policy_loss, one_pass, policy_loss
+from hacpo_kernels.dispatch import implementation
+from hacpo_kernels.linear_policy_loss import _forward as forward_op
+from hacpo_kernels.torch import linear_logprob as torch_logprob
+from hacpo_kernels.torch import linear_policy_loss as torch_backend
+from hacpo_kernels.triton import table
 
 LENGTHS = [5, 0, 9, 1, 12, 7]
 LOG_RATIOS = [0.0, 0.0, -0.1, 0.05, -0.3, -0.05]

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from hacpo_kernels import PolicyLossStats, policy_loss
-from hacpo_kernels.policy_loss import _forward as forward_op
-from hacpo_kernels.torch import policy_loss as torch_backend
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from responses import batch, run
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+from hacpo_kernels import PolicyLossStats, policy_loss
+from hacpo_kernels.policy_loss import _forward as forward_op
+from hacpo_kernels.torch import policy_loss as torch_backend
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "hacpo_step.json").read_text())
 CASES = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from hacpo_kernels import linear_logprob
 from hacpo_kernels.products import accumulate, exact, multiply
 

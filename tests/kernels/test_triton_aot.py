@@ -10,6 +10,7 @@ from importlib import import_module
 
 import pytest
 from aot import compile_all
+
 from hacpo_kernels.triton import table
 
 CHIPS = {80: "ampere", 89: "small", 90: "hopper", 100: "blackwell"}  # compute capability -> key of the table

@@ -8,16 +8,17 @@ from unittest import mock
 
 import pytest
 import torch
-from hacpo_kernels import linear_logprob
-from hacpo_kernels.linear_logprob import _forward as forward_op
-from hacpo_kernels.triton import linear_logprob as triton_backend
-from hacpo_kernels.triton import table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from live_bytes import LiveBytes
 from projection import GRADIENT_TOLERANCE, assert_close, problem, run
 from torch.utils.flop_counter import FlopCounterMode
 from triton_plans import DEVICE, ROUTES, as_float64, on_device, planned
+
+from hacpo_kernels import linear_logprob
+from hacpo_kernels.linear_logprob import _forward as forward_op
+from hacpo_kernels.triton import linear_logprob as triton_backend
+from hacpo_kernels.triton import table
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "linear_logprob.json").read_text())
 

@@ -9,12 +9,13 @@ from unittest import mock
 
 import pytest
 import torch
-from hacpo_kernels.policy_loss import _forward as forward_op
-from hacpo_kernels.triton import policy_loss as triton_backend
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from responses import batch, run
 from triton_plans import on_device
+
+from hacpo_kernels.policy_loss import _forward as forward_op
+from hacpo_kernels.triton import policy_loss as triton_backend
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "hacpo_step.json").read_text())
 CASES = [learner for case in GOLDEN for learner in case["learners"].values()]

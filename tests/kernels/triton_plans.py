@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 import torch
+
 from hacpo_kernels.triton import table
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
