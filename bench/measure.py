@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -71,13 +73,15 @@ def _wait() -> None:
 def _peak(run: Callable[..., object], prepare: Callable[[], tuple]) -> int:
     """Bytes above what was there before, the results included: the allocator's on a GPU, resident ones on CPU."""
     arguments, _ = prepare()
+    run(*arguments)  # imports, compilation and workspaces of libraries are not the operator's
+    arguments, _ = prepare()
     if DEVICE == "cuda":
-        run(*arguments)  # compilation and workspaces of libraries are not the operator's
-        arguments, _ = prepare()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         run(*arguments)
         return torch.cuda.max_memory_allocated() - before
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed must not be there to be used again unseen
     before, largest, done = _resident(), 0, threading.Event()
 
     def watch() -> None:
