@@ -123,8 +123,8 @@ def _unreadable(cards, problems, tokens) -> list[str]:
         affected = sum(unknown in tokens[card.name][problem.id] for problem in problems) if unknown is not None else 0
         if affected:
             notes.append(
-                f"agents.{card.name}: {affected} of {len(problems)} prompts hold characters that its tokenizer does not "
-                f"know ({card.codec.tokenizer.unk_token}); it cannot see all of what it is asked"
+                f"agents.{card.name}: {affected} of {len(problems)} prompts hold characters that its tokenizer does not"
+                f" know ({card.codec.tokenizer.unk_token}); it cannot see all of what it is asked"
             )
     return notes
 

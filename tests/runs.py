@@ -31,7 +31,7 @@ def write_models(folder: Path) -> dict[str, Path]:
             folder / "bea", tiny.byte_tokenizer(merges=40, bos=True, pad_is_eos=True, chat=True), "llama", seed=2,
             end_tokens=("</s>", "<|end|>"),
         ),
-        "cy": tiny.write_model(folder / "cy", tiny.letter_tokenizer(letters), "qwen2", seed=3),
+        "cy": tiny.write_model(folder / "cy", tiny.letter_tokenizer(letters), "mistral", seed=3),
     }  # fmt: skip
 
 
