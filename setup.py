@@ -9,7 +9,7 @@ CORE = [
     "numpy>=1.26",
     "numba>=0.60",  # packing of sequences under a token budget, compiled
     "pydantic>=2.9",  # settings: typed, with errors that name the key
-    "omegaconf>=2.3",  # YAML files plus section.key=value
+    "pyyaml>=6",  # settings as files
     "rich>=13.7",  # live table, progress, readable errors
     "matplotlib>=3.8",  # curves.png at the end of a run
 ]

@@ -6,12 +6,14 @@ Equation and section numbers are those of arXiv 2603.02604. Defaults follow the 
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Share = Annotated[float, Field(ge=0, le=1)]
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
@@ -103,6 +105,11 @@ class AgentConfig(Section):
     max_response_tokens: Count | None = Field(None, description="Empty: rollout.max_response_tokens")
     lr: Positive | None = Field(None, description="Learning rate; empty: training.lr")
     kv_cache_gb: Positive | None = Field(None, description="vLLM: GiB of the KV cache; empty: rollout.kv_cache_gb")
+
+    @field_validator("model", "tokenizer")
+    @classmethod
+    def _home(cls, place: str | None) -> str | None:
+        return os.path.expanduser(place) if place else place
 
     @field_validator("prompt_template")
     @classmethod
@@ -223,7 +230,7 @@ class TrainingConfig(Section):
     minibatch_responses: Count = Field(512, description="Responses per optimiser update, own and others' together")
     token_budget: Count = Field(16384, description="Tokens packed into one micro-batch; does not change the result")
     lr: Positive = Field(1e-6, description="Learning rate of AdamW")
-    betas: tuple[Share, Share] = Field((0.9, 0.95), description="Of AdamW")
+    betas: tuple[BelowOne, BelowOne] = Field((0.9, 0.95), description="Of AdamW")
     adam_eps: Positive = Field(1e-8, description="Of AdamW")
     weight_decay: NonNegative = Field(0.0, description="Of AdamW")
     max_grad_norm: Positive = Field(1.0, description="Gradients are scaled down to this norm")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import types
 import typing
 from collections.abc import Iterator, Sequence
@@ -10,8 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from pydantic_core import PydanticUndefined
 
@@ -38,19 +37,23 @@ def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
 
 def read(path: str | Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """The same, as plain dictionaries that nothing has looked at yet."""
-    tree = OmegaConf.create() if path is None else _read(Path(path))
+    tree = {} if path is None else _read(Path(path))
     for override in overrides:
-        key, equals, _ = override.partition("=")
-        if not equals or not key.strip("."):
+        key, equals, text = override.partition("=")
+        *sections, name = key.split(".")
+        if not equals or not name or not all(sections):
             raise UserError(f"'{override}' is not a setting: write section.key=value, for example run.seed=1")
         try:
-            tree = OmegaConf.merge(tree, OmegaConf.from_dotlist([override]))
-        except (OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
+            value = yaml.load(text, _Loader)
+        except yaml.YAMLError as error:
             raise UserError(f"{override}: cannot be read: {_first_line(error)}") from None
-    try:
-        return OmegaConf.to_container(tree, resolve=True)
-    except OmegaConfBaseException as error:
-        raise UserError(f"{path}: {_first_line(error)}") from None
+        section = tree
+        for part in sections:
+            if not isinstance(section.get(part), dict):
+                section[part] = {}
+            section = section[part]
+        section[name] = value
+    return tree
 
 
 def validate(plain: Any, where: str = "settings") -> Config:
@@ -88,18 +91,34 @@ def help_text() -> str:
     return "\n".join(lines).lstrip("\n")
 
 
-def _read(path: Path):
+class _Loader(yaml.SafeLoader):
+    """YAML in which 1e-6 is a number, as people expect, and a key that stands twice is an error."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"'{key}' stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def _read(path: Path) -> dict[str, Any]:
     if path.is_dir() or path.suffix.lower() not in (".yaml", ".yml"):
         raise UserError(f"{path}: not a YAML file; give a .yaml file such as configs/quickstart.yaml")
     try:
-        tree = OmegaConf.load(path)
+        tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file{_nearest_file(path)}") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, OmegaConfBaseException) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{path}: not readable as YAML: {error}") from None
-    if not OmegaConf.is_dict(tree):
+    if tree is not None and not isinstance(tree, dict):
         raise UserError(f"{path}: holds a list or a single value; sections such as task: and agents: are expected")
-    return tree
+    return tree or {}
 
 
 def _nearest_file(path: Path) -> str:

@@ -113,4 +113,6 @@ def _importance(
 def _weights(algorithm: AlgorithmConfig) -> AdvantageConfig:
     if algorithm.name != "naive":
         return algorithm.advantage
-    return algorithm.advantage.model_copy(update={"capability_baseline": False, "modulation": False})
+    return algorithm.advantage.model_copy(
+        update={"capability_baseline": False, "modulation": False, "reward_max_guard": False}
+    )

@@ -29,7 +29,8 @@ class Preparation:
     cards: Sequence[ModelCard]
     train: Sequence[Problem]
     held_out: Sequence[Problem]
-    prompt_tokens: dict[str, dict[str, np.ndarray]]  # by agent, then by problem id
+    prompt_tokens: dict[str, dict[str, np.ndarray]]  # of train, by agent, then by problem id
+    held_out_tokens: dict[str, dict[str, np.ndarray]]  # the same of held_out, which may ask in other words
     steps: int
     engine: str  # vllm or transformers
     memory: Sequence[memory.AgentMemory]
@@ -83,7 +84,8 @@ def prepare(config: Config) -> Preparation:
         cards=cards,
         train=train,
         held_out=held_out,
-        prompt_tokens={card.name: train_tokens[card.name] | held_out_tokens[card.name] for card in cards},
+        prompt_tokens=train_tokens,
+        held_out_tokens=held_out_tokens,
         steps=config.run.steps or len(train) // size,
         engine=engine,
         memory=needs,

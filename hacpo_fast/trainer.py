@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,7 @@ class Trainer:
             agent.engine = engine
         self.capability = CapabilityTracker([agent.name for agent in self.agents], self.config.algorithm.capability)
         self.steps_done = 0
+        self.noted_large_rewards = False
         if checkpoint:
             self._load_state(checkpoint)
 
@@ -78,10 +79,11 @@ class Trainer:
             self.validate(0)
         with StopRequest(self.output.note) as stop:
             for step in range(self.steps_done + 1, steps + 1):
-                self.output.step(self._step_or_save(step))
-                self.steps_done = step
-                if every and (step % every == 0 or step == steps):
-                    self.validate(step)
+                with self._saving_on_failure(step):
+                    self.output.step(self.step(step))
+                    self.steps_done = step
+                    if every and (step % every == 0 or step == steps):
+                        self.validate(step)
                 stopping = stop.requested and step < steps  # read once: a signal may come at any time
                 if stopping or (run.save_every and (step % run.save_every == 0 or step == steps)):
                     saved = self.save_checkpoint()
@@ -119,12 +121,13 @@ class Trainer:
         for agent in self.agents:
             agent.save(folder / agent.name)
 
-    def _step_or_save(self, step: int) -> dict[str, Any]:
-        """A step; should it fail, what has been learnt before it is saved."""
+    @contextmanager
+    def _saving_on_failure(self, step: int) -> Iterator[None]:
+        """Should what is inside fail, the agents are saved as they are then."""
         try:
-            return self.step(step)
+            yield
         except Exception:
-            if step > 1:
+            if any(agent.updates for agent in self.agents):
                 saved = write_whole(self.folder / "checkpoints" / f"failed-in-step-{step}", self._save_agents)
                 self.output.note(f"step {step} failed; the agents as they are now are in {saved}")
             raise
@@ -178,8 +181,9 @@ class Trainer:
         with phases("validate"):
             for agent in self.agents:
                 self.output.phase(f"{agent.name} is validated")
+                prompts = [self.prepared.held_out_tokens[agent.name][problem.id] for problem in problems]
                 scores[agent.name] = validate(
-                    agent.engine, agent.codec, problems, self._prompts(agent, problems), settings.sampling,
+                    agent.engine, agent.codec, problems, prompts, settings.sampling,
                     settings.max_response_tokens or agent.max_response_tokens, self.validation_rewards,
                     self.config.algorithm.advantage.reward_max,
                     derive(self.config.run.seed, Purpose.VALIDATION, step, agent.index),
@@ -202,7 +206,14 @@ class Trainer:
             for rollouts, handle in pending:
                 for rollout, result in zip(rollouts, handle.result(), strict=True):
                     verified.append(replace(rollout, reward=result.value, reward_error=result.error))
+        self._note_large_rewards(max((rollout.reward for rollout in verified), default=0.0))
         return RolloutPool(problems, [agent.name for agent in self.agents], verified)
+
+    def _note_large_rewards(self, largest: float) -> None:
+        limit = self.config.algorithm.advantage.reward_max
+        if largest > limit and not self.noted_large_rewards:
+            self.noted_large_rewards = True
+            self.output.note(f"a reward of {largest:g} is above algorithm.advantage.reward_max={limit:g}: raise it")
 
     def _learn(self, step: int, agent: Agent, pool: RolloutPool, ratios: Tensor) -> Learner:
         config = self.config

@@ -104,6 +104,17 @@ def test_overrides_come_last_and_agents_can_be_added_and_left_out(tmp_path):
     assert config.training.max_grad_norm == 1.0
 
 
+def test_text_is_taken_as_it_stands_and_numbers_may_be_written_as_people_do(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        'task: {kind: file, name: p, prompt: "Solve ${prompt}$", params: {x: 1e-3}}\nagents: {ada: {model: ~/m}}'
+    )
+    config = config_file.load(path)
+    assert config.task.prompt == "Solve ${prompt}$"
+    assert config.task.params == {"x": 0.001}
+    assert config.agents["ada"].model.startswith("/")
+
+
 def test_help_lists_every_setting_with_its_default_and_meaning():
     text = config_file.help_text()
     for setting in config_file.settings():

@@ -117,6 +117,26 @@ def test_a_damaged_checkpoint_is_passed_over(settings, tmp_path):
     assert runs.timeless(read_metrics(tmp_path / "run")) == runs.timeless(straight)
 
 
+def test_going_back_starts_another_history(settings, tmp_path, stop_after):
+    config = settings(run__save_every=1, run__keep_checkpoints=3, validation__every=0)
+    straight = runs.train(config, tmp_path / "run")
+    earlier = tmp_path / "run" / "checkpoints" / "step-2"
+    back = config.model_copy(update={"run": config.run.model_copy(update={"resume": str(earlier)})})
+    stop_after(1)
+    assert run(config, Place.choose(back, "mine")) == 130
+    names = sorted(path.name for path in earlier.parent.iterdir())
+    assert names == ["abandoned-step-3", "abandoned-step-4", "step-2", "step-3"]
+    assert on(tmp_path / "run", config).checkpoint.name == "step-3"
+    assert runs.timeless(read_metrics(tmp_path / "run")) == runs.timeless(straight)[:3]
+
+
+def test_a_run_that_died_before_it_began_can_be_started(settings, tmp_path):
+    config = settings(run__steps=1, validation__every=0)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").touch()
+    assert run(config, on(tmp_path / "run", config)) == 0
+
+
 def test_what_cannot_be_continued(settings, tmp_path):
     config = settings(run__save_every=1, run__steps=1, validation__every=0)
     runs.train(config, tmp_path / "run")
@@ -124,7 +144,13 @@ def test_what_cannot_be_continued(settings, tmp_path):
     with pytest.raises(UserError, match=r"other settings: training.lr was 0.001, is 0.5"):
         run(other, on(tmp_path / "run", other))
     checkpoint = tmp_path / "run" / "checkpoints" / "step-1"
-    for path, said in ((tmp_path / "nowhere", "there is no checkpoint"), (tmp_path, "is damaged")):
+    (tmp_path / "step-3").mkdir()
+    wrong = {
+        tmp_path / "nowhere": "there is no checkpoint",
+        tmp_path: "folder step-N",
+        tmp_path / "step-3": "is damaged",
+    }
+    for path, said in wrong.items():
         changed = config.model_copy(update={"run": config.run.model_copy(update={"resume": str(path)})})
         with pytest.raises(UserError, match=said):
             Place.choose(changed, "mine")

@@ -205,6 +205,31 @@ def test_an_agent_that_cannot_read_the_prompts_is_told_of(settings, tmp_path):
     assert note.startswith(f"agents.cy: {len(prepared.train)} of {len(prepared.train)} prompts")
 
 
+def test_validation_may_ask_the_same_problem_in_other_words(settings, tmp_path):
+    from hacpo_fast.preparation import prepare
+
+    config = settings("bea", task__system_prompt="Train.")
+    own = config.task.model_copy(update={"system_prompt": "Validate."})
+    validation = config.validation.model_copy(update={"task": own, "every": 1})
+    config = config.model_copy(update={"validation": validation})
+    prepared = prepare(config)
+    decode = prepared.cards[0].codec.tokenizer.decode
+    shared = prepared.held_out[0].id
+    assert "Train." in decode(prepared.prompt_tokens["bea"][shared])
+    assert "Validate." in decode(prepared.held_out_tokens["bea"][shared])
+
+
+def test_a_failed_validation_loses_nothing(settings, tmp_path, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("the reward server is gone")
+
+    monkeypatch.setattr("hacpo_fast.trainer.Trainer.validate", lambda self, step: step and fail())
+    config = settings("ada", validation__every=2, validation__problems=3)
+    with pytest.raises(RuntimeError, match="reward server"):
+        run(config, Place(tmp_path / "run"))
+    assert (tmp_path / "run" / "checkpoints" / "failed-in-step-2" / "ada" / "model.safetensors").exists()
+
+
 def test_an_output_folder_is_never_overwritten(settings, tmp_path):
     (tmp_path / "run").mkdir()
     with pytest.raises(UserError, match="exists, and nothing is overwritten"):

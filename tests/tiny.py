@@ -65,6 +65,15 @@ def letter_tokenizer(letters: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", pad_token="<pad>", unk_token="<unk>")
 
 
+def sentence_tokenizer(pieces: str) -> PreTrainedTokenizerFast:
+    """Of the SentencePiece kind: it puts a space before the first word, and takes one away when it decodes."""
+    vocabulary = {token: i for i, token in enumerate(["</s>", "<pad>", "\n", "▁", *pieces])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first", split=False)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", pad_token="<pad>")
+
+
 def config(architecture: str, vocabulary: int, **changes) -> PretrainedConfig:
     kind = {
         "llama": LlamaConfig, "mistral": MistralConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config,

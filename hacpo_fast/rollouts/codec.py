@@ -32,6 +32,7 @@ class Codec:
         special = self.end_ids | set(tokenizer.all_special_ids) | {token for token, how in added if how.special}
         self._special = np.array(sorted(special))
         self._settings = settings
+        self._anchor, self._anchor_ids = self._find_anchor()
         self.chat = _uses_chat(tokenizer, settings)
 
     def encode_prompts(self, problems: Sequence[Problem]) -> list[np.ndarray]:
@@ -59,9 +60,10 @@ class Codec:
         return ~np.isin(token_ids, self._special)
 
     def decode(self, sequences: Sequence[np.ndarray]) -> list[str]:
-        return self.tokenizer.batch_decode(
-            [ids.tolist() for ids in sequences], skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
+        """The text of token ids as it stands behind a prompt, special tokens included."""
+        anchored = [[*self._anchor_ids, *ids.tolist()] for ids in sequences]
+        texts = self.tokenizer.batch_decode(anchored, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return [text.removeprefix(self._anchor) for text in texts]
 
     def encode_texts(self, texts: Sequence[str]) -> list[np.ndarray | None]:
         """Token ids of texts that others wrote; None where these tokens cannot write exactly that text.
@@ -71,10 +73,30 @@ class Codec:
         """
         if not texts:
             return []
-        encoded = self.tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        sequences = [np.asarray(ids, dtype=np.int64) for ids in encoded]
+        encoded = self._encode([self._anchor + text for text in texts])
+        start = len(self._anchor_ids)
+        sequences = [np.asarray(ids[start:], dtype=np.int64) for ids in encoded]
         read_back = self.decode(sequences)
-        return [ids if back == text else None for ids, back, text in zip(sequences, read_back, texts, strict=True)]
+        return [
+            ids if back == text and whole[:start] == self._anchor_ids else None
+            for ids, whole, back, text in zip(sequences, encoded, read_back, texts, strict=True)
+        ]
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        return self.tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+
+    def _find_anchor(self) -> tuple[str, list[int]]:
+        """What to put before a text so that its tokens are those it has behind a prompt.
+
+        Tokenizers of the SentencePiece kind put a space before the first word of whatever they encode, and take one
+        away when they decode. Behind a prompt both are wrong: "12" after "7+5=" is not " 12".
+        """
+        (one,) = self._encode(["1"])
+        once, twice = self.tokenizer.batch_decode([one, one + one], clean_up_tokenization_spaces=False)
+        if (once, twice) != ("1", "1 1"):
+            return "", []
+        anchor = "\n"  # a token of its own, that no merge joins with what follows
+        return anchor, self._encode([anchor])[0]
 
 
 def _uses_chat(tokenizer: PreTrainedTokenizerBase, settings: AgentConfig) -> bool:

@@ -67,6 +67,9 @@ def newest(checkpoints: Path, warn: Callable[[str], None]) -> Path | None:
     Raises:
         UserError: there are checkpoints, and all are damaged.
     """
+    for replaced in checkpoints.glob(".*.replaced"):  # a process died between the two renames of write_whole
+        whole = checkpoints / replaced.name.removeprefix(".").removesuffix(".replaced")
+        shutil.rmtree(replaced) if whole.exists() else replaced.rename(whole)
     known = by_step(checkpoints)
     for path in known.values():
         reason = damage(path)
@@ -76,6 +79,15 @@ def newest(checkpoints: Path, warn: Callable[[str], None]) -> Path | None:
     if known:
         raise UserError(f"{checkpoints}: all checkpoints are damaged; start anew with another run.output")
     return None
+
+
+def abandon_later(checkpoints: Path, step: int) -> None:
+    """Puts checkpoints after `step` out of the way, under names that nothing goes on from."""
+    for later, path in by_step(checkpoints).items():
+        if later > step:
+            abandoned = path.with_name(f"abandoned-{path.name}")
+            shutil.rmtree(abandoned, ignore_errors=True)
+            path.rename(abandoned)
 
 
 def prune(checkpoints: Path, keep: int) -> None:

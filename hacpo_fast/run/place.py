@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+import yaml
 
 from hacpo_fast.config import Config
 from hacpo_fast.errors import UserError
-from hacpo_fast.run.checkpoints import damage, newest
+from hacpo_fast.run.checkpoints import abandon_later, damage, newest
 
 CONFIG_FILE = "config.yaml"
 
@@ -40,12 +42,12 @@ class Place:
         if run.resume == "none":
             return cls(Path(run.output) if run.output else new)
         if run.resume == "auto":
-            before = sorted(Path("runs").glob(f"{name}-[0-9]*-[0-9]*"))
+            before = sorted(Path("runs").glob(f"{glob.escape(name)}-[0-9]*-[0-9]*"))
             place = cls(Path(run.output) if run.output else before[-1] if before else new, continued=True)
             place.checkpoint = newest(place.folder / "checkpoints", place.notes.append)
             return place
         checkpoint = Path(run.resume)
-        if not checkpoint.is_dir():
+        if not checkpoint.is_dir() or not re.fullmatch(r"step-\d+", checkpoint.name):
             raise UserError(f"run.resume: there is no checkpoint {checkpoint}; give auto, none or a folder step-N")
         if reason := damage(checkpoint):
             raise UserError(
@@ -58,12 +60,12 @@ class Place:
 
     def check(self, config: Config) -> None:
         """Raises UserError if the folder cannot be written, or if the run in it has other settings."""
-        if self.folder.exists():
-            if not self.continued:
-                raise UserError(
-                    f"run.output: {self.folder} exists, and nothing is overwritten; "
-                    "choose another folder, or go on with that run with run.resume=auto"
-                )
+        if self.folder.exists() and not self.continued:
+            raise UserError(
+                f"run.output: {self.folder} exists, and nothing is overwritten; "
+                "choose another folder, or go on with that run with run.resume=auto"
+            )
+        if self.folder.is_dir():
             _check_same(self.folder, config)
         parent = next(parent for parent in (self.folder / "x").absolute().parents if parent.exists())
         if not parent.is_dir() or not os.access(parent, os.W_OK):
@@ -72,22 +74,32 @@ class Place:
     @contextmanager
     def occupied(self, config: Config) -> Iterator[None]:
         """Makes the folder and keeps other runs out of it. Raises UserError if one is in it."""
-        self.folder.mkdir(parents=True, exist_ok=self.continued)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=self.continued)
+        except FileExistsError:
+            raise UserError(f"run.output: another process has just started in {self.folder}") from None
         with (self.folder / ".lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise UserError(f"run.output: another process is training in {self.folder}") from None
             if not (self.folder / CONFIG_FILE).exists():
-                OmegaConf.save(OmegaConf.create(config.model_dump(mode="json")), self.folder / CONFIG_FILE)
+                unfinished = self.folder / f".{CONFIG_FILE}"
+                unfinished.write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+                unfinished.rename(self.folder / CONFIG_FILE)
+            if self.checkpoint:
+                # From here on another history is made: later checkpoints, or damaged ones, are no part of it.
+                abandon_later(self.folder / "checkpoints", int(self.checkpoint.name.removeprefix("step-")))
             yield
 
 
 def _check_same(folder: Path, config: Config) -> None:
     path = folder / CONFIG_FILE
     if not path.exists():
-        raise UserError(f"run.resume: {folder} is not the folder of a run ({CONFIG_FILE} is missing)")
-    before, now = (_flat(c) for c in (OmegaConf.to_container(OmegaConf.load(path)), config.model_dump(mode="json")))
+        if any(name.name != ".lock" for name in folder.iterdir()):
+            raise UserError(f"run.resume: {folder} is not the folder of a run ({CONFIG_FILE} is missing)")
+        return  # a run that died before it had begun
+    before, now = (_flat(c) for c in (yaml.safe_load(path.read_text()), config.model_dump(mode="json")))
     changed = [
         f"{key} was {before.get(key)}, is {now.get(key)}"
         for key in sorted(before.keys() | now.keys())

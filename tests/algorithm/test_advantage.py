@@ -73,6 +73,17 @@ def test_equal_rewards_give_exactly_zero(reward):
     assert got.advantage.eq(0).all()
 
 
+def test_naive_is_the_plain_joint_mean_whatever_the_rewards():
+    from hacpo_fast.config import AlgorithmConfig
+    from hacpo_fast.learner_batch import _weights
+
+    rewards = torch.tensor([4.0, 2.0, 0.0, 0.0], dtype=torch.float64)
+    source, prompt = torch.tensor([0, 0, 1, 1]), torch.zeros(4, dtype=torch.long)
+    ratios = torch.tensor([[1.0, 0.1], [10.0, 1.0]], dtype=torch.float64)
+    got = joint_advantages(rewards, prompt, source, ratios, 0, _weights(AlgorithmConfig(name="naive")))
+    assert got.baseline.tolist() == [1.5] * 4
+
+
 def test_one_agent_is_the_group_advantage_of_gspo():
     rewards = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.25, 0.5], dtype=torch.float64)
     prompt, source = torch.tensor([0, 0, 0, 1, 1, 1]), torch.zeros(6, dtype=torch.long)

@@ -44,6 +44,16 @@ def test_a_text_that_the_tokens_cannot_write_is_refused():
     assert letters.decode([good]) == ["7+5=12;A12"] and bad is None
 
 
+@pytest.mark.parametrize("text", ["12", " 12", "1 2", "", "\n1"])
+def test_behind_a_prompt_nothing_is_put_before_a_text(text):
+    some = codec(tiny.sentence_tokenizer("0123456789+="))
+    (ids,) = some.encode_texts([text])
+    (prompt,) = some.encode_prompts([problem("7+5=")])
+    whole = some.tokenizer.decode([*prompt, *ids], clean_up_tokenization_spaces=False)
+    assert whole == "7+5=" + text
+    assert some.decode([ids]) == [text]
+
+
 def test_special_tokens_are_not_exchanged():
     tokenizer = tiny.byte_tokenizer()
     some = codec(tokenizer, ends=("</s>", "<|end|>"))

@@ -62,6 +62,11 @@ def test_nothing_whole_is_an_error_and_nothing_at_all_is_none(checkpoints, tmp_p
     assert newest(tmp_path / "nowhere", lambda text: None) is None
 
 
+def test_a_folder_that_was_being_replaced_comes_back(checkpoints):
+    (checkpoints / "step-10").rename(checkpoints / ".step-10.replaced")
+    assert newest(checkpoints, pytest.fail) == checkpoints / "step-10"
+
+
 def test_the_latest_are_kept(checkpoints):
     (checkpoints / "failed-in-step-3").mkdir()
     prune(checkpoints, keep=2)
