@@ -65,7 +65,16 @@ def on(folder, config):
     "changes",
     [
         {},
-        {"agents__bea__dtype": "bfloat16", "rollout__max_mismatch": 1.0, "training__weight_decay": 0.1},
+        {  # small: bfloat16 is slow on a CPU
+            "agents__bea__dtype": "bfloat16",
+            "rollout__max_mismatch": 1.0,
+            "training__weight_decay": 0.1,
+            "rollout__prompts_per_step": 2,
+            "rollout__samples_per_prompt": 2,
+            "training__minibatch_responses": 8,
+            "rollout__max_response_tokens": 4,
+            "validation__every": 0,
+        },
         {"algorithm__kl_coef": 0.5, "training__schedule": "cosine", "training__warmup_steps": 3},
     ],
 )
