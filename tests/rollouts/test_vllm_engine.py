@@ -182,3 +182,19 @@ def test_engines_are_made_after_one_failed_and_after_all_were_closed(tmp_path, f
     assert all(s.ended == (s.token_ids[-1] == 0) and (s.ended or len(s.token_ids) == 6) for s in longer)
     for one in two:
         one.close()
+
+
+def test_a_full_cache_postpones_and_changes_nothing(folder, model):
+    block = 128 * 2 * 2 * 32 * 4  # bytes: tokens, keys and values, layers, width of the one head, float32
+    prompts = list(np.random.default_rng(3).integers(60, 250, size=(12, 120)))
+
+    def answers(blocks):
+        engine = start(folder, model, ends=[0], kv_cache_bytes=blocks * block)
+        try:
+            return [s for group in engine.generate(prompts, Sampling(1, 1.0, 20), seed=4) for s in group]
+        finally:
+            engine.close()
+
+    for one, other in zip(answers(8), answers(64), strict=True):  # every sequence grows into a second block
+        assert one.token_ids.tolist() == other.token_ids.tolist()
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=5e-5)
