@@ -5,7 +5,7 @@ TORCH ?= 2.13.0
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check -q
 
-.PHONY: help quickstart test lint clean
+.PHONY: help quickstart test lint gpu-check bench clean
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
 
@@ -19,6 +19,12 @@ test: $(VENV)/.dev ## install and run all tests that need no GPU
 lint: $(VENV)/.dev ## style
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
+
+gpu-check: ## on a machine with a GPU: its tests and benchmarks, with the python at hand; writes gpu_check.json
+	$(PYTHON) bench/gpu_check.py
+
+bench: $(VENV)/.dev ## operators beside their peers, on whatever is here
+	$(RUN) -m pytest bench -o 'python_files=bench_*.py' --benchmark-columns=min,median
 
 clean: ## remove the virtual environment
 	rm -rf $(VENV)

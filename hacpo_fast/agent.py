@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PretrainedConfig
 
 from hacpo_fast.config import AgentConfig, Config
@@ -19,6 +20,8 @@ from hacpo_fast.rollouts.codec import Codec
 from hacpo_fast.rollouts.engine import Engine, Sampling
 from hacpo_fast.rollouts.records import Rollout, record_rollouts
 from hacpo_fast.tasks.problems import Problem
+
+OPTIMIZER_FILE = "optimizer.safetensors"
 
 
 @dataclass(frozen=True)
@@ -94,40 +97,46 @@ def _end_ids(settings: AgentConfig, model_config: PretrainedConfig, tokenizer) -
 class Agent:
     """Loads the weights of `card` and everything that trains them. `index` numbers the agents of a run.
 
+    checkpoint: a folder that `save_training` wrote, to go on from; else the card's own weights are the start.
     engine: what samples from the policy; set by whoever opens the engines, after all policies are there.
     """
 
     engine: Engine
 
-    def __init__(self, index: int, card: ModelCard, config: Config, device: torch.device):
+    def __init__(
+        self, index: int, card: ModelCard, config: Config, device: torch.device, checkpoint: Path | None = None
+    ):
         settings = card.settings
         self.index, self.name, self.codec = index, card.name, card.codec
         self.temperature = config.temperature(card.name)
         self.max_response_tokens = config.max_response_tokens(card.name)
         self.lr = config.lr(card.name)
 
-        def load(checkpointing: bool) -> Policy:
+        def load(path: str, **options) -> Policy:
             return Policy.load(
-                settings.model,
+                path,
                 dtype=card.dtype(device),
                 device=device,
                 trust_remote_code=settings.trust_remote_code,
                 revision=settings.revision,
-                gradient_checkpointing=checkpointing,
+                **options,
             )
 
-        self.policy = load(config.training.gradient_checkpointing)
+        weights = str(checkpoint) if checkpoint else settings.model
+        self.policy = load(weights, gradient_checkpointing=config.training.gradient_checkpointing)
         self.policy.verify()
         self.context = min(card.context, self.policy.max_length or card.context)  # tokens of a sequence
         self.reference = None  # the initial policy, where a KL term asks for it
         if config.algorithm.kl_coef:
-            self.reference = load(checkpointing=False)
+            self.reference = load(settings.model)
             self.reference.model.requires_grad_(False)
         training = config.training
         self.optimizer = MasterAdamW(
             self.policy.model.named_parameters(), training.betas, training.adam_eps, training.weight_decay
         )
         self.updates = 0  # optimiser updates so far
+        if checkpoint:
+            self.optimizer.load_state_dict(load_file(checkpoint / OPTIMIZER_FILE))
 
     def rollout(self, prompts: Sequence[np.ndarray], samples: int, seed: int) -> list[Rollout]:
         """`samples` responses of the present weights to each prompt (in the agent's tokens), prompt by prompt."""
@@ -139,6 +148,11 @@ class Agent:
         """Writes weights, configuration and tokenizer as a Hugging Face folder."""
         self.policy.model.save_pretrained(folder)
         self.codec.tokenizer.save_pretrained(folder)
+
+    def save_training(self, folder: Path) -> None:
+        """The same with the optimiser's state beside it: all that training goes on from."""
+        self.save(folder)
+        save_file(self.optimizer.state_dict(), folder / OPTIMIZER_FILE)
 
 
 def encode_fitting(

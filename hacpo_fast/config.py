@@ -25,13 +25,19 @@ class Section(BaseModel):
 
 class RunConfig(Section):
     output: str | None = Field(
-        None, description="Folder of the run; empty: runs/<config>-<date>-<time>. Must not exist"
+        None, description="Folder of the run; empty: runs/<config>-<algorithm>-<date>-<time>. Must not exist"
     )
     seed: int = Field(0, ge=0, description="Fixes data order, sampling and mini-batches on a given machine")
     steps: Count | None = Field(None, description="Training steps; empty: one pass over the training problems")
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     threads: Count | None = Field(None, description="CPU threads of torch; empty: torch's own choice")
-    save_every: int = Field(0, ge=0, description="Steps between saved checkpoints (0: only at the end)")
+    resume: str = Field(
+        "none", description="auto: go on with run.output, or the last run of this config; or the path of a checkpoint"
+    )
+    save_every: int = Field(
+        25, ge=0, description="Steps between checkpoints (0: none, the agents are saved at the end)"
+    )
+    keep_checkpoints: Count = Field(2, description="Older checkpoints are removed")
     save_rollouts: int = Field(4, ge=0, description="Responses per agent and step written to rollouts.jsonl")
     show_rollouts: int = Field(0, ge=0, description="Responses per agent and step printed in the terminal")
     tensorboard: bool = Field(True, description="Write TensorBoard event files where tensorboard is installed")

@@ -117,6 +117,8 @@ def _explain(item: dict[str, Any]) -> str:
         meaning = described.get(".".join(_generic(item["loc"])), "")
         return f"{key}: required but missing" + (f" ({meaning})" if meaning else "")
     message = item["msg"].removeprefix("Value error, ")
+    if item["type"] == "string_type" and isinstance(item["input"], (dict, list)):
+        return f"{key}: text with braces or brackets needs quotes of its own here: \"{key}='...'\""
     if item["type"] == "value_error" and not isinstance(item["input"], (str, int, float)):
         return f"{key}: {message}" if key else message  # a rule over several settings: its message names them
     return f"{key}: {message}, not {item['input']!r}" if item["type"] != "value_error" else f"{key}: {message}"

@@ -6,3 +6,8 @@ class UserError(Exception):
 
     Programs print the message alone, without a traceback.
     """
+
+
+def install_hint(extra: str) -> str:
+    """How to install an optional part."""
+    return f"pip install 'hacpo_fast[{extra}]' (in a clone of the repository: pip install -e '.[{extra}]')"

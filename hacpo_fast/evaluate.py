@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("models", metavar="MODEL", nargs="+", help="folder or hub name, and section.key=value settings")
     parser.add_argument("--config", metavar="FILE", help="YAML file with the task, for example configs/quickstart.yaml")
     parser.add_argument("--output", metavar="FILE", help="also write the scores there, as JSON")
-    chosen = parser.parse_args(arguments)
+    chosen = parser.parse_intermixed_args(arguments)
     overrides = [word for word in chosen.models if re.match(r"[a-z_]+\.[\w.-]+=", word)]
     models = [word for word in chosen.models if word not in overrides]
     return exit_status(lambda: _evaluate(models, overrides, chosen.config, chosen.output))
@@ -60,6 +60,7 @@ def evaluate(config: Config) -> Scores:
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from transformers.utils import logging as transformers_logging
 
     from hacpo_fast import memory
     from hacpo_fast.agent import encode_fitting, read_card
@@ -70,6 +71,7 @@ def evaluate(config: Config) -> Scores:
     from hacpo_fast.tasks import check_reward, load_problems, open_rewards, split_held_out
     from hacpo_fast.validation import validate
 
+    transformers_logging.disable_progress_bar()
     console, settings = Console(), config.validation
     device = choose_device(config.run.device)
     with console.status("reading data and tokenizers, trying the reward"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from hacpo_kernels import policy_loss
 from torch import Tensor
 
 from hacpo_fast.agent import Agent
@@ -17,6 +16,7 @@ from hacpo_fast.policy.batch import PackedBatch, input_lengths
 from hacpo_fast.policy.packing import pack
 from hacpo_fast.run.metrics import Accumulator
 from hacpo_fast.scoring import score
+from hacpo_kernels import policy_loss
 
 
 class Learner:

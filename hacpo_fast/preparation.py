@@ -62,6 +62,7 @@ def prepare(config: Config) -> Preparation:
     cards = [read_card(name, settings) for name, settings in config.agents.items()]
     train, train_tokens, left_out = _fitting(cards, train, config, "training")
     held_out, held_out_tokens, more = _fitting(cards, held_out, config, "validation")
+    notes += _unreadable(cards, train, train_tokens)
     held_out = held_out[: config.validation.problems] if config.validation.every else []
     size = config.rollout.prompts_per_step
     if len(train) < size:
@@ -112,6 +113,20 @@ def _fitting(cards, problems, config: Config, what: str) -> tuple[list[Problem],
     left_out = len(problems) - len(kept)
     note = f"{left_out} of {len(problems)} {what} problems left out: prompt too long (or empty) for an agent"
     return kept, tokens, [note] if left_out else []
+
+
+def _unreadable(cards, problems, tokens) -> list[str]:
+    """Notes on agents whose tokenizer does not know parts of the prompts: they cannot see what they are asked."""
+    notes = []
+    for card in cards:
+        unknown = card.codec.tokenizer.unk_token_id
+        affected = sum(unknown in tokens[card.name][problem.id] for problem in problems) if unknown is not None else 0
+        if affected:
+            notes.append(
+                f"agents.{card.name}: {affected} of {len(problems)} prompts hold characters that its tokenizer does not"
+                f" know ({card.codec.tokenizer.unk_token}); it cannot see all of what it is asked"
+            )
+    return notes
 
 
 def print_plan(prepared: Preparation, console: Console) -> None:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
 from hacpo_fast import config_file
 from hacpo_fast.command_line import exit_status
 from hacpo_fast.config import Config
-from hacpo_fast.errors import UserError
+from hacpo_fast.run.place import Place
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,21 +24,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("config", metavar="CONFIG", help="YAML file, for example configs/quickstart.yaml")
-    parser.add_argument("overrides", metavar="section.key=value", nargs="*", help="settings in place of CONFIG's")
+    parser.add_argument(
+        "overrides", metavar="section.key=value", nargs="*", default=[], help="settings in place of CONFIG's"
+    )
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, load no weights")
-    chosen = parser.parse_args(arguments)
+    chosen = parser.parse_intermixed_args(arguments)
     return exit_status(lambda: _train(chosen.config, chosen.overrides, chosen.dry_run))
 
 
 def _train(path: str, overrides: Sequence[str], dry_run: bool) -> int:
     config = config_file.load(path, overrides)
-    name = f"{Path(path).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    return run(config, Path(config.run.output or f"runs/{name}"), dry_run)
+    return run(config, Place.choose(config, f"{Path(path).stem}-{config.algorithm.name}"), dry_run)
 
 
-def run(config: Config, folder: Path, dry_run: bool = False) -> int:
-    """Checks everything, prints the plan, trains and leaves the results in `folder`. Returns the exit status."""
-    _check_folder(folder)
+def run(config: Config, place: Place, dry_run: bool = False) -> int:
+    """Checks everything, prints the plan, trains and leaves the results in the place. Returns the exit status."""
+    place.check(config)
     if config.run.threads:  # before torch is imported: some of its pools are sized only then
         os.environ["OMP_NUM_THREADS"] = str(config.run.threads)
     from rich.console import Console as Terminal
@@ -54,6 +52,8 @@ def run(config: Config, folder: Path, dry_run: bool = False) -> int:
     with terminal.status("reading data and tokenizers, trying the reward"):
         prepared = prepare(config)
     print_plan(prepared, terminal)
+    for note in place.notes:
+        terminal.print(note, style="yellow", markup=False)
     if dry_run:
         return 0
 
@@ -62,26 +62,22 @@ def run(config: Config, folder: Path, dry_run: bool = False) -> int:
     from hacpo_fast.trainer import Trainer
 
     with terminal.status("loading and checking the agents"):
-        trainer = Trainer(prepared, folder)
-    with closing(trainer):
+        trainer = Trainer(prepared, place.folder, place.checkpoint)
+    with closing(trainer), place.occupied(config):
         for note in trainer.engines.notes:
             terminal.print(note, markup=False)
-        folder.mkdir(parents=True)
-        settings = config.model_dump(mode="json")
-        OmegaConf.save(OmegaConf.create(settings), folder / "config.yaml")
-        with RunOutput.open(folder, config, prepared.steps, terminal) as output:
+        with RunOutput.open(place.folder, config, prepared.steps, trainer.steps_done, terminal) as output:
             finished = trainer.fit(output)
-    draw_curves(folder, folder / "curves.png")
-    terminal.print(f"{'done' if finished else 'stopped'}; metrics, rollouts, curves and agents are in {folder}")
+    draw_curves(place.folder, place.folder / "curves.png")
+    terminal.print(
+        f"{'done' if finished else 'stopped'}; metrics, rollouts, curves and agents are in {place.folder}",
+        markup=False, soft_wrap=True,
+    )  # fmt: skip
+    if not finished:
+        terminal.print(
+            f"go on with the same command and run.output={place.folder} run.resume=auto", markup=False, soft_wrap=True
+        )
     return 0 if finished else 130
-
-
-def _check_folder(folder: Path) -> None:
-    if folder.exists():
-        raise UserError(f"run.output: {folder} exists; nothing is overwritten, so choose another folder")
-    parent = next(parent for parent in folder.absolute().parents if parent.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise UserError(f"run.output: {parent} is not a folder that can be written to; choose another one")
 
 
 if __name__ == "__main__":

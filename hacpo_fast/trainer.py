@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -21,7 +22,7 @@ from hacpo_fast.mismatch import recompute
 from hacpo_fast.policy.schedule import lr_factor
 from hacpo_fast.preparation import Preparation
 from hacpo_fast.rollouts.records import RolloutPool
-from hacpo_fast.run.checkpoints import save_agents
+from hacpo_fast.run.checkpoints import prune, write_whole
 from hacpo_fast.run.output import RunOutput
 from hacpo_fast.run.phases import Phases
 from hacpo_fast.run.seeds import Purpose, derive, rng
@@ -30,13 +31,21 @@ from hacpo_fast.step_record import agent_record, no_signal_share, sample_rollout
 from hacpo_fast.tasks import Problem, open_rewards
 from hacpo_fast.validation import validate
 
+STATE_FILE = "trainer.json"
+
 
 class Trainer:
-    """Loads all agents of a prepared run and trains them. `folder` is where they are saved. To be closed after use."""
+    """Loads all agents of a prepared run and trains them; to be closed after use.
 
-    def __init__(self, prepared: Preparation, folder: Path):
+    folder: where they are saved. checkpoint: one that this class wrote, to go on from as if nothing had been between.
+    """
+
+    def __init__(self, prepared: Preparation, folder: Path, checkpoint: Path | None = None):
         self.prepared, self.config, self.folder = prepared, prepared.config, folder
-        self.agents = [Agent(i, card, self.config, prepared.device) for i, card in enumerate(prepared.cards)]
+        self.agents = [
+            Agent(i, card, self.config, prepared.device, checkpoint / card.name if checkpoint else None)
+            for i, card in enumerate(prepared.cards)
+        ]
         self.engines = open_engines(
             prepared.engine, [agent.policy for agent in self.agents], prepared.cards, self.config,
             [needs.kv_cache for needs in prepared.memory],
@@ -44,6 +53,9 @@ class Trainer:
         for agent, engine in zip(self.agents, self.engines.each, strict=True):
             agent.engine = engine
         self.capability = CapabilityTracker([agent.name for agent in self.agents], self.config.algorithm.capability)
+        self.steps_done = 0
+        if checkpoint:
+            self._load_state(checkpoint)
 
     def close(self) -> None:
         """Frees the engines; the agents keep their weights."""
@@ -62,20 +74,50 @@ class Trainer:
     def _run_steps(self) -> bool:
         run, every = self.config.run, self.config.validation.every
         steps = self.prepared.steps
-        if every:
+        if every and self.steps_done == 0:
             self.validate(0)
         with StopRequest(self.output.note) as stop:
-            for step in range(1, steps + 1):
+            for step in range(self.steps_done + 1, steps + 1):
                 self.output.step(self._step_or_save(step))
+                self.steps_done = step
                 if every and (step % every == 0 or step == steps):
                     self.validate(step)
-                if stop.requested or (run.save_every and step % run.save_every == 0):
-                    saved = save_agents(self.agents, self.folder / "checkpoints" / f"step-{step}")
-                if stop.requested and step < steps:
-                    self.output.note(f"stopped after step {step} of {steps}; the agents are in {saved}")
+                stopping = stop.requested and step < steps  # read once: a signal may come at any time
+                if stopping or (run.save_every and (step % run.save_every == 0 or step == steps)):
+                    saved = self.save_checkpoint()
+                if stopping:
+                    self.output.note(f"stopped after step {step} of {steps}; all that is needed to go on is in {saved}")
                     return False
-        save_agents(self.agents, self.folder / "agents")
+        write_whole(self.folder / "agents", self._save_agents)
         return True
+
+    def save_checkpoint(self) -> Path:
+        """Writes all that later steps depend on. Random streams are functions of seed and step: they have no state."""
+
+        def fill(folder: Path) -> None:
+            for agent in self.agents:
+                agent.save_training(folder / agent.name)
+            state = {
+                "steps_done": self.steps_done,
+                "capability": self.capability.state_dict(),
+                "updates": {agent.name: agent.updates for agent in self.agents},
+            }
+            (folder / STATE_FILE).write_text(json.dumps(state, indent=1))
+
+        saved = write_whole(self.folder / "checkpoints" / f"step-{self.steps_done}", fill)
+        prune(saved.parent, self.config.run.keep_checkpoints)
+        return saved
+
+    def _load_state(self, checkpoint: Path) -> None:
+        state = json.loads((checkpoint / STATE_FILE).read_text())
+        self.steps_done = state["steps_done"]
+        self.capability.load_state_dict(state["capability"])
+        for agent in self.agents:
+            agent.updates = state["updates"][agent.name]
+
+    def _save_agents(self, folder: Path) -> None:
+        for agent in self.agents:
+            agent.save(folder / agent.name)
 
     def _step_or_save(self, step: int) -> dict[str, Any]:
         """A step; should it fail, what has been learnt before it is saved."""
@@ -83,7 +125,7 @@ class Trainer:
             return self.step(step)
         except Exception:
             if step > 1:
-                saved = save_agents(self.agents, self.folder / "checkpoints" / f"failed-in-step-{step}")
+                saved = write_whole(self.folder / "checkpoints" / f"failed-in-step-{step}", self._save_agents)
                 self.output.note(f"step {step} failed; the agents as they are now are in {saved}")
             raise
 

@@ -16,6 +16,8 @@ from hacpo_fast.config import Config
 from hacpo_fast.learner import Learner
 from hacpo_fast.learner_batch import assemble
 from hacpo_fast.run.phases import Phases
+from hacpo_fast.run.place import Place
+from hacpo_fast.run.telemetry import read_metrics
 from hacpo_fast.tasks import open_rewards
 from hacpo_fast.train import run
 
@@ -29,7 +31,7 @@ def write_models(folder: Path) -> dict[str, Path]:
             folder / "bea", tiny.byte_tokenizer(merges=40, bos=True, pad_is_eos=True, chat=True), "llama", seed=2,
             end_tokens=("</s>", "<|end|>"),
         ),
-        "cy": tiny.write_model(folder / "cy", tiny.letter_tokenizer(letters), "qwen2", seed=3),
+        "cy": tiny.write_model(folder / "cy", tiny.letter_tokenizer(letters), "mistral", seed=3),
     }  # fmt: skip
 
 
@@ -67,8 +69,8 @@ def settings(models: dict[str, Path], data: Path, **changes: Any) -> Config:
 
 def train(config: Config, folder: Path) -> list[dict[str, Any]]:
     """Runs it and returns the records of metrics.jsonl."""
-    assert run(config, folder) == 0
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert run(config, Place(folder)) == 0
+    return read_metrics(folder)
 
 
 def timeless(records: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -54,7 +54,7 @@ def test_output_without_a_name_goes_to_a_dated_folder(config_path, tmp_path):
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     (folder,) = (tmp_path / "runs").iterdir()
-    assert folder.name.startswith("mine-")
+    assert folder.name.startswith("mine-hacpo-")
     assert folder.name in out.replace("\n", "")
     assert yaml.safe_load((folder / "config.yaml").read_text())["run"]["steps"] == 1
 
@@ -65,6 +65,12 @@ def test_bad_input_is_one_message_without_a_traceback(config_path):
     assert process.returncode == 2
     assert "training.learning_rate: no such setting; did you mean training.lr?" in err
     assert "Traceback" not in err and not out
+
+
+def test_settings_may_stand_behind_options(config_path, tmp_path):
+    process = command(config_path, "--dry-run", f"run.output={tmp_path / 'run'}", "run.steps=ten")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2 and "run.steps: Input should be a valid integer" in err
 
 
 def test_help_lists_the_settings():

@@ -64,6 +64,7 @@ def test_a_wrong_setting_is_named_with_what_to_do(plain, said):
     [
         ("seed", "'seed' is not a setting: write section.key=value"),
         ("run.seed=[1", "run.seed=[1: cannot be read"),
+        ("task.prompt={question}", "task.prompt: text with braces or brackets needs quotes"),
         ("run.sed=1", "run.sed: no such setting; did you mean run.seed?"),
     ],
 )

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from hacpo_fast.errors import UserError
 from hacpo_fast.policy.policy import Policy
 from hacpo_fast.rollouts.transformers_engine import TransformersEngine
+from hacpo_fast.run.place import Place
 from hacpo_fast.train import run
 
 
@@ -102,7 +103,7 @@ def test_an_engine_with_old_weights_stops_the_run(settings, tmp_path, monkeypatc
     monkeypatch.setattr("hacpo_fast.engines.TransformersEngine", Stale)
     config = settings("ada", run__steps=8, training__lr=0.05, rollout__max_mismatch=0.02)
     with pytest.raises(UserError, match=r"agents.ada: engine and policy .* old weights"):
-        run(config, tmp_path / "run")
+        run(config, Place(tmp_path / "run"))
     (saved,) = (tmp_path / "run" / "checkpoints").iterdir()  # what was learnt before is not lost
     assert saved.name.startswith("failed-in-step-") and (saved / "ada" / "model.safetensors").exists()
 
@@ -113,7 +114,7 @@ def test_an_engine_at_another_temperature_stops_the_run(settings, tmp_path, monk
     wrong = lambda self, prompts, sampling, seed: right(self, prompts, sampling._replace(temperature=0.5), seed)  # noqa: E731
     monkeypatch.setattr(TransformersEngine, "generate", wrong)
     with pytest.raises(UserError, match=r"agents.ada: engine and policy .* temperature"):
-        run(settings("ada", "bea", rollout__logprobs=logprobs), tmp_path / "run")
+        run(settings("ada", "bea", rollout__logprobs=logprobs), Place(tmp_path / "run"))
 
 
 def test_saved_agents_load_and_answer_like_the_trained_ones(settings, models, tmp_path):
@@ -188,16 +189,26 @@ def test_data_order(settings, tmp_path):
 
 def test_dry_run_loads_no_weights_and_leaves_nothing(settings, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Policy, "load", lambda *_, **__: pytest.fail("weights were loaded"))
-    assert run(settings("ada", "bea"), tmp_path / "run", dry_run=True) == 0
+    assert run(settings("ada", "bea"), Place(tmp_path / "run"), dry_run=True) == 0
     printed = capsys.readouterr().out
     assert "2 agent(s)" in printed and "weights" in printed
     assert not (tmp_path / "run").exists()
 
 
+def test_an_agent_that_cannot_read_the_prompts_is_told_of(settings, tmp_path):
+    from hacpo_fast.preparation import prepare
+
+    rows = [{"prompt": f"{i} → ?", "answer": str(i)} for i in range(40)]
+    (tmp_path / "arrows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    prepared = prepare(settings("ada", "cy", task__name=str(tmp_path / "arrows.jsonl")))
+    (note,) = [note for note in prepared.notes if "tokenizer does not know" in note]
+    assert note.startswith(f"agents.cy: {len(prepared.train)} of {len(prepared.train)} prompts")
+
+
 def test_an_output_folder_is_never_overwritten(settings, tmp_path):
     (tmp_path / "run").mkdir()
-    with pytest.raises(UserError, match="exists; nothing is overwritten"):
-        run(settings("ada"), tmp_path / "run")
+    with pytest.raises(UserError, match="exists, and nothing is overwritten"):
+        run(settings("ada"), Place(tmp_path / "run"))
 
 
 def test_gradients_of_a_step_do_not_depend_on_the_micro_batches(settings, tmp_path):

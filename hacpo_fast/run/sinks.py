@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hacpo_fast.errors import UserError
+from hacpo_fast.errors import UserError, install_hint
 
 
 class Scalar(NamedTuple):
@@ -75,9 +75,7 @@ class WandbSink:
         try:
             import wandb
         except ImportError as error:
-            raise UserError(
-                "run.wandb_project is set, but wandb is not installed: pip install 'hacpo_fast[wandb]'"
-            ) from error
+            raise UserError(f"run.wandb_project is set, but wandb is not installed: {install_hint('wandb')}") from error
         folder.mkdir(parents=True, exist_ok=True)
         remembered = folder / "wandb_id"
         if not remembered.exists():

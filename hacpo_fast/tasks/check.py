@@ -39,20 +39,26 @@ def check_reward(task: TaskConfig, problems: Sequence[Problem], pool: RewardPool
             return check_reward(task, problems, own)
     sample = problems[:: max(1, len(problems) // SAMPLE)][:SAMPLE]
     tries = [(text, problem) for problem in sample for text in ("", _WRONG, problem.answer or "")]
-    _failures(pool.score(tries[:3]))  # a reward that always hangs is found out now, not after dozens of time-outs
-    notes = _failures(pool.score(tries))
+    _failures(
+        pool.score(tries[:3]), sample, task
+    )  # a reward that always hangs is found out now, not after dozens of time-outs
+    notes = _failures(pool.score(tries), sample, task)
     ideal = _IDEAL.get(resolve_reward(task).name)
     if ideal:
         notes += _refused(sample, pool.score([(ideal(problem.answer or ""), problem) for problem in sample]))
     return notes
 
 
-def _failures(results: Sequence[RewardResult]) -> list[str]:
+def _failures(results: Sequence[RewardResult], problems: Sequence[Problem], task: TaskConfig) -> list[str]:
     errors = [result.error for result in results if result.error]
     if not errors:
         return []
     if len(errors) == len(results):
-        raise UserError(f"the reward failed on each of {len(results)} responses that it was tried on: {errors[0]}")
+        unanswered = all(problem.answer is None for problem in problems)
+        cause = (
+            f"; the rows have no field '{task.answer}' (task.answer), so it was given no answer" if unanswered else ""
+        )
+        raise UserError(f"the reward failed on each of {len(results)} responses it was tried on: {errors[0]}{cause}")
     return [f"the reward failed on {len(errors)} of {len(results)} responses that it was tried on: {errors[0]}"]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hacpo_fast.errors import UserError
+from hacpo_fast.errors import UserError, install_hint
 from hacpo_fast.tasks.holdout import is_held_out
 from hacpo_fast.tasks.names import instead_of
 from hacpo_fast.tasks.rewards import needs_answer
@@ -95,7 +95,7 @@ def _rows(task: TaskConfig) -> Iterator[tuple[str, dict[str, Any]]]:
 
             yield from hub.rows(task.name, task.subset, task.split)
     except ModuleNotFoundError as error:
-        raise UserError(f"'{error.name}' is not installed: pip install 'hacpo_fast[{extra}]'") from error
+        raise UserError(f"'{error.name}' is not installed: {install_hint(extra)}") from error
 
 
 class _Prompts:

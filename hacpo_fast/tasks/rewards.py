@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hacpo_fast.errors import UserError
+from hacpo_fast.errors import UserError, install_hint
 from hacpo_fast.tasks.names import instead_of
 
 if TYPE_CHECKING:  # reward processes import this module and must start light
@@ -86,7 +86,7 @@ def load_reward(spec: RewardSpec) -> Reward:
     try:
         module = _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
     except ModuleNotFoundError as error:
-        extra = f": pip install 'hacpo_fast[{_EXTRAS[spec.name]}]'" if spec.name in _EXTRAS else ""
+        extra = f": {install_hint(_EXTRAS[spec.name])}" if spec.name in _EXTRAS else ""
         raise UserError(f"the reward {spec.name}: there is no module '{error.name}'{extra}") from error
     function = getattr(module, name, None)
     if not callable(function):

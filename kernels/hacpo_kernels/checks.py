@@ -40,7 +40,7 @@ def check_integer(name: str, tensor: Tensor) -> None:
 
 def check_positive(name: str, value: float, *, finite: bool = True) -> None:
     """`value` > 0, which NaN is not; infinity passes when `finite` is False. Raises ValueError."""
-    if not value > 0 or (finite and math.isinf(value)):
+    if not value > 0 or (finite and value == math.inf):
         raise ValueError(f"{name} must be a positive{' finite' if finite else ''} number, got {value}")
 
 

@@ -15,11 +15,8 @@ from .checks import (
     check_target_values,
     check_tensor,
 )
-from .dispatch import compute_dtype, resolve_backend
-from .torch import linear_logprob as torch_backend
-
-# Modules with forward(...) and backward(...) of the same signature, by name of the backend.
-_IMPLEMENTATIONS = {"torch": torch_backend}
+from .dispatch import compute_dtype, implementation, resolve_backend
+from .products import exact
 
 
 def linear_logprob(
@@ -47,7 +44,8 @@ def linear_logprob(
         temperature: the sampling temperature, positive: a number, or a [T] tensor with one per token.
         logit_softcap: positive, in logits.
         return_entropy: also return the entropy (nats) of the whole distribution at each token.
-        backend: "auto", "torch", or "reference" (materialises the logits; for tests).
+        backend: "auto" (Triton on CUDA, else torch), "torch", "triton", or "reference" (materialises the logits; for
+            tests).
 
     Returns:
         logprob [T], or (logprob [T], entropy [T]): float64 if hidden or weight is float64, else float32.
@@ -58,8 +56,8 @@ def linear_logprob(
             a token's logprob is NaN.
         RuntimeError: differentiating twice.
     """
-    _check(hidden, weight, targets, bias, temperature, logit_softcap)
-    backend = resolve_backend(backend, hidden.device)
+    check_projection(hidden, weight, targets, bias, temperature, logit_softcap)
+    backend = resolve_backend(backend, hidden, weight)
     if backend == "reference":
         return reference.linear_logprob(hidden, weight, targets, bias, temperature, logit_softcap, return_entropy)
     per_token = isinstance(temperature, Tensor)
@@ -77,7 +75,7 @@ def linear_logprob(
     return (logprob, entropy) if return_entropy else logprob
 
 
-def _check(
+def check_projection(
     hidden: Tensor,
     weight: Tensor,
     targets: Tensor,
@@ -129,9 +127,8 @@ def _forward(
     if token_temperature is not None:
         check_positive_values("temperature", token_temperature)
         token_temperature = token_temperature.to(compute_dtype(hidden, weight))
-    # Autocast would run the matrix products, and so the logits, in half precision.
-    with torch.autocast(hidden.device.type, enabled=False):
-        logprob, logsumexp, entropy = _IMPLEMENTATIONS[backend].forward(
+    with exact(hidden.device.type):
+        logprob, logsumexp, entropy = implementation(backend, "linear_logprob").forward(
             hidden,
             weight,
             targets,
@@ -170,8 +167,8 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     if token_temperature is not None:
         token_temperature = token_temperature.to(compute_dtype(hidden, weight))
-    with torch.autocast(hidden.device.type, enabled=False):
-        grads = _IMPLEMENTATIONS[backend].backward(
+    with exact(hidden.device.type):
+        grads = implementation(backend, "linear_logprob").backward(
             grad_logprob,
             grad_entropy,
             hidden,

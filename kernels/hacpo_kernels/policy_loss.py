@@ -14,12 +14,8 @@ from .checks import (
     check_positive,
     check_tensor,
 )
-from .dispatch import compute_dtype, resolve_backend
+from .dispatch import compute_dtype, implementation, resolve_backend
 from .stats import PolicyLossStats
-from .torch import policy_loss as torch_backend
-
-# Modules with forward(...) of the same signature, by name of the backend.
-_IMPLEMENTATIONS = {"torch": torch_backend}
 
 LEVELS = ("sequence", "token")
 
@@ -76,7 +72,8 @@ def policy_loss(
         log_ratio_clamp: nats, positive.
         denominator: N if None. Micro-batches of one mini-batch pass the mini-batch's N, and their losses add up to its.
         source_token_logprobs: [T] nats, per token what source_mean_logprobs is the mean of; needed at level "token".
-        backend: "auto", "torch", or "reference" (loops over the responses; for tests).
+        backend: "auto" (Triton on CUDA, else torch), "torch", "triton", or "reference" (loops over the responses; for
+            tests).
 
     Returns:
         (loss [], PolicyLossStats): float64 if token_logprobs is float64, else float32.
@@ -86,15 +83,18 @@ def policy_loss(
             responses at level "token") are looked at on CPU only; on an accelerator the latter make the loss NaN.
         RuntimeError: differentiating twice.
     """
-    _check(
-        token_logprobs, cu_seqlens, source_mean_logprobs, advantages, is_own, capability_ratio, source_token_logprobs
+    check_tensor("token_logprobs", token_logprobs, (None,))
+    check_floating("token_logprobs", token_logprobs)
+    tokens, device = token_logprobs.shape[0], token_logprobs.device
+    check_sequences(
+        tokens, device, cu_seqlens, source_mean_logprobs, advantages, is_own, capability_ratio, source_token_logprobs
     )
-    _check_settings(
+    check_settings(
         level, own_clip_low, own_clip_high, cross_clip_lower, cross_clip_upper, alpha, log_ratio_clamp, denominator
     )
     if level == "token" and source_token_logprobs is None:
         raise ValueError('level="token" needs source_token_logprobs')
-    backend = resolve_backend(backend, token_logprobs.device)
+    backend = resolve_backend(backend, token_logprobs)
     if backend == "reference":
         return reference.policy_loss(
             token_logprobs,
@@ -133,19 +133,18 @@ def policy_loss(
     return loss, PolicyLossStats(*(stat.detach() for stat in stats))
 
 
-def _check(
-    token_logprobs: Tensor,
+def check_sequences(
+    tokens: int,
+    device: torch.device,
     cu_seqlens: Tensor,
     source_mean_logprobs: Tensor,
     advantages: Tensor,
     is_own: Tensor,
     capability_ratio: Tensor,
     source_token_logprobs: Tensor | None,
+    cu_seqlens_device: torch.device | None = None,
 ) -> None:
-    check_tensor("token_logprobs", token_logprobs, (None,))
-    check_floating("token_logprobs", token_logprobs)
-    device = token_logprobs.device
-    check_tensor("cu_seqlens", cu_seqlens, (None,), device)
+    check_tensor("cu_seqlens", cu_seqlens, (None,), cu_seqlens_device or device)
     check_integer("cu_seqlens", cu_seqlens)
     if cu_seqlens.shape[0] == 0:
         raise ValueError("cu_seqlens is empty; without sequences it is [0]")
@@ -162,11 +161,11 @@ def _check(
     if is_own.dtype != torch.bool:
         raise TypeError(f"is_own must have dtype torch.bool, got {is_own.dtype}")
     if source_token_logprobs is not None:
-        check_tensor("source_token_logprobs", source_token_logprobs, (token_logprobs.shape[0],), device)
+        check_tensor("source_token_logprobs", source_token_logprobs, (tokens,), device)
         check_floating("source_token_logprobs", source_token_logprobs)
 
 
-def _check_settings(
+def check_settings(
     level: str,
     own_clip_low: float,
     own_clip_high: float,
@@ -216,7 +215,7 @@ def _forward(
     check_cu_seqlens_values(cu_seqlens, token_logprobs.shape[0])
     if source_token_logprobs is not None and is_own.device.type == "cpu" and not is_own.all():
         raise ValueError('level="token" is defined for own responses only, but is_own has False in it')
-    return _IMPLEMENTATIONS[backend].forward(
+    return implementation(backend, "policy_loss").forward(
         token_logprobs,
         cu_seqlens,
         source_mean_logprobs,

@@ -108,6 +108,29 @@ def policy_loss(
     return loss, PolicyLossStats(*values, *flags)
 
 
+def linear_policy_loss(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    cu_seqlens: Tensor,
+    source_mean_logprobs: Tensor,
+    advantages: Tensor,
+    is_own: Tensor,
+    capability_ratio: Tensor,
+    *,
+    bias: Tensor | None = None,
+    temperature: float | Tensor = 1.0,
+    logit_softcap: float | None = None,
+    **settings,
+) -> tuple[Tensor, Tensor, PolicyLossStats]:
+    """See `hacpo_kernels.linear_policy_loss`; settings are those of `policy_loss`."""
+    token_logprobs = linear_logprob(hidden, weight, targets, bias, temperature, logit_softcap)
+    loss, stats = policy_loss(
+        token_logprobs, cu_seqlens, source_mean_logprobs, advantages, is_own, capability_ratio, **settings
+    )
+    return loss, token_logprobs.detach(), stats
+
+
 def _own_objective(ratio: Tensor, advantage: Tensor, low: float, high: float) -> tuple[Tensor, Tensor, Tensor]:
     """PPO's pessimistic minimum, and where the clip made it constant (Eq. 47)."""
     objective = torch.minimum(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage)

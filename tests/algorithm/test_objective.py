@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from hacpo_kernels import policy_loss
 
 from hacpo_fast.algorithm.objective import loss_arguments
 from hacpo_fast.config import AlgorithmConfig
+from hacpo_kernels import policy_loss
 
 CASES = json.loads((Path(__file__).parents[1] / "data" / "hacpo_step.json").read_text())
 LEARNERS = [learner for case in CASES for learner in case["learners"].values()]

@@ -88,13 +88,31 @@ def test_the_teaching_never_meets_a_held_out_expression(small_task, tmp_path, mo
         yield 0.0
 
     monkeypatch.setattr(build, "fit", spy)
-    monkeypatch.setattr(build, "accuracy", lambda *_, **__: 0.0)
+    monkeypatch.setattr(build, "accuracy", lambda *_: 0.0)
     build.build_agent(replace(BOB, **QUICK), "chain_sum", 0, tmp_path, lambda *_: None)
     seen, held_out = split(TASKS["chain_sum"])
     assert held_out and met and met < set(seen)
 
 
-def test_a_build_is_reproducible_and_depends_on_seed_and_habits(small_task, tmp_path):
+@pytest.mark.parametrize(
+    "skill, start, steps",
+    [(1.0, 0.2, (25, 100)), (0.96, 0.18, (25, 100)), (0.95, 0.2, (600, 100)), (0.97, 0.4, (25, 200))],
+)
+def test_a_stage_ends_when_it_has_reached_its_aim(monkeypatch, skill, start, steps):
+    done = []
+    monkeypatch.setattr(build, "fit", lambda model, tokenizer, draw, pace: iter([0.0] * pace.steps))
+    monkeypatch.setattr(build, "trace_accuracy", lambda *_: skill)
+    monkeypatch.setattr(build, "accuracy", lambda *_: start)
+    pupil = build.new_pupil(ALICE, TASK, split(TASK)[0], seed=0)
+    assert not set(pupil.taught) & set(pupil.checked)
+    skill_steps = build.teach_skill(pupil, lambda *_: None)
+    build.teach_habits(pupil, lambda step, _: done.append(step))
+    assert (skill_steps, len(done)) == steps
+    assert done[0] == ALICE.skill_pace.steps + 1
+
+
+def test_a_build_is_reproducible_and_depends_on_seed_and_habits(small_task, tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "accuracy", lambda *_: 0.0)  # takes longer than all the rest here
     recipe = replace(ALICE, **QUICK)
     variants = {"one": (recipe, 1), "same": (recipe, 1), "seed": (recipe, 2)}
     variants["habits"] = (replace(recipe, habits=Habits(0.1, 0.5)), 1)

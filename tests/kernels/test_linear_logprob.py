@@ -8,52 +8,21 @@ from unittest import mock
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from projection import GRADIENT_TOLERANCE, LOGPROB_TOLERANCE, assert_close, problem, run
+from torch.utils.checkpoint import checkpoint
+
 from hacpo_kernels import linear_logprob
 from hacpo_kernels.linear_logprob import _forward as forward_op
 from hacpo_kernels.torch import linear_logprob as torch_backend
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch.utils.checkpoint import checkpoint
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "linear_logprob.json").read_text())
-
-# Inputs of each dtype are converted to float64 exactly, so this is the error of the arithmetic alone.
-LOGPROB_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 1e-5, torch.float16: 1e-5}
-# Gradients are accumulated in float32 or float64 and rounded once, to the dtype of their tensor: half a unit of it.
-GRADIENT_TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2**-8, torch.float16: 2**-11}
 
 
 def small_tiles(rows=4, floats=12):
     """Tiles of a few numbers, so that small problems have many of them in both directions."""
     return mock.patch.object(torch_backend, "CPU_TILE", torch_backend.TileLimit(rows=rows, bytes=4 * floats))
-
-
-def problem(tokens, width, vocab, *, bias=False, dtype=torch.float32, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    hidden = torch.randn(tokens, width, generator=generator, dtype=torch.float64).to(dtype)
-    weight = (torch.randn(vocab, width, generator=generator, dtype=torch.float64) / width**0.5).to(dtype)
-    targets = torch.randint(vocab, (tokens,), generator=generator)
-    offset = torch.randn(vocab, generator=generator, dtype=torch.float64).to(dtype) if bias else None
-    return hidden, weight, targets, offset
-
-
-def run(hidden, weight, targets, bias=None, *, upstream=None, upstream_entropy=None, **options):
-    """(results, gradients) of the weighted sum of the results; the tensors given are not touched."""
-    leaves = [None if tensor is None else tensor.detach().requires_grad_() for tensor in (hidden, weight, bias)]
-    logprob, entropy = linear_logprob(leaves[0], leaves[1], targets, leaves[2], return_entropy=True, **options)
-    loss = 0.0
-    for result, weights in ((logprob, upstream), (entropy, upstream_entropy)):
-        if weights is not None:
-            loss = loss + (result * weights.to(result.dtype)).sum()
-    loss.backward()
-    return (logprob.detach(), entropy.detach()), [leaf.grad for leaf in leaves if leaf is not None]
-
-
-def assert_close(actual, expected, tolerance):
-    """Relative to the largest expected value."""
-    expected = expected.double()
-    scale = max(1.0, expected.abs().max().item()) if expected.numel() else 1.0
-    torch.testing.assert_close(actual.double(), expected, rtol=0, atol=tolerance * scale)
 
 
 @pytest.mark.parametrize("backend", ["torch", "reference"])
@@ -396,7 +365,7 @@ def test_custom_operator_contract(variant):
         ({"temperature": torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0])}, ValueError, "temperature must be positive"),
         ({"temperature": torch.ones(5, requires_grad=True)}, ValueError, "not differentiable in it"),
         ({"logit_softcap": -1.0}, ValueError, "logit_softcap must be a positive finite number"),
-        ({"backend": "cuda"}, ValueError, "backend must be one of 'auto', 'torch', 'reference', got 'cuda'"),
+        ({"backend": "cuda"}, ValueError, "backend must be one of 'auto', 'torch', 'triton', 'reference', got 'cuda'"),
     ],
 )
 def test_bad_arguments(change, error, message):

@@ -12,9 +12,10 @@ from unittest import mock
 
 import pytest
 import torch
-from hacpo_kernels.torch import linear_logprob as torch_backend
 from live_bytes import LiveBytes
 from torch.utils.flop_counter import FlopCounterMode
+
+from hacpo_kernels.torch import linear_logprob as torch_backend
 
 TOKENS, WIDTH, VOCAB = 600, 16, 2000
 ONE_PASS = 2 * TOKENS * WIDTH * VOCAB

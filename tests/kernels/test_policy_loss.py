@@ -8,48 +8,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from responses import batch, run
+from torch._subclasses.fake_tensor import FakeTensorMode
+
 from hacpo_kernels import PolicyLossStats, policy_loss
 from hacpo_kernels.policy_loss import _forward as forward_op
 from hacpo_kernels.torch import policy_loss as torch_backend
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "hacpo_step.json").read_text())
 CASES = {
     f"case {number} {name}": learner for number, case in enumerate(GOLDEN) for name, learner in case["learners"].items()
 }
 FLOATS = ("mean_logprob", "log_ratio", "ratio", "objective")
-
-
-def batch(lengths, log_ratios, advantages, *, own=True, capability=1.0, dtype=torch.float64, seed=0):
-    """Positional arguments of policy_loss for sequences whose log-ratios are as given."""
-    generator = torch.Generator().manual_seed(seed)
-    tokens = sum(lengths)
-    token_logprobs = -torch.rand(tokens, generator=generator, dtype=torch.float64)
-    cu_seqlens = torch.tensor([0, *lengths]).cumsum(0)
-    means = torch.tensor(
-        [part.mean().item() if len(part) else 0.0 for part in token_logprobs.split(lengths)], dtype=torch.float64
-    )
-    sequences = len(lengths)
-    own = [own] * sequences if isinstance(own, bool) else own
-    capability = [capability] * sequences if isinstance(capability, float) else capability
-    return (
-        token_logprobs.to(dtype),
-        cu_seqlens,
-        (means - torch.tensor(log_ratios, dtype=torch.float64)).to(dtype),
-        torch.tensor(advantages, dtype=dtype),
-        torch.tensor(own, dtype=torch.bool),
-        torch.tensor(capability, dtype=dtype),
-    )
-
-
-def run(arguments, **options):
-    """(loss, stats, gradient of token_logprobs)"""
-    token_logprobs = arguments[0].detach().requires_grad_()
-    loss, stats = policy_loss(token_logprobs, *arguments[1:], **options)
-    loss.backward()
-    return loss.detach(), stats, token_logprobs.grad
 
 
 def one(log_ratio, advantage, **options):

@@ -1,7 +1,5 @@
 import numpy as np
-import pytest
 
-from hacpo_fast.run.checkpoints import save_agents
 from hacpo_fast.run.phases import Phases
 from hacpo_fast.run.seeds import Purpose, derive, rng
 
@@ -21,23 +19,3 @@ def test_phases_add_up_by_phase_and_by_who():
     seconds = phases.seconds()
     assert seconds["learn"] == phases.spent("learn", "ada") + phases.spent("learn", "bea") > 0
     assert seconds["total"] >= seconds["learn"]
-
-
-class Agent:
-    def __init__(self, name, fails=False):
-        self.name, self.fails = name, fails
-
-    def save(self, folder):
-        folder.mkdir()
-        (folder / "weights").write_text(self.name)
-        if self.fails:
-            raise OSError("no space left on device")
-
-
-def test_a_checkpoint_is_there_as_a_whole_or_not_at_all(tmp_path):
-    with pytest.raises(OSError, match="no space left"):
-        save_agents([Agent("ada"), Agent("bea", fails=True)], tmp_path / "checkpoints" / "step-1")
-    assert not (tmp_path / "checkpoints" / "step-1").exists()
-    folder = save_agents([Agent("ada"), Agent("bea")], tmp_path / "checkpoints" / "step-1")
-    assert sorted(path.name for path in folder.iterdir()) == ["ada", "bea"]
-    assert [path.name for path in folder.parent.iterdir()] == ["step-1"]

@@ -120,7 +120,7 @@ def test_a_good_reward_passes(tmp_path, reward, options):
 
 
 def test_a_reward_that_always_fails(tmp_path):
-    with pytest.raises(UserError, match="failed on each of 3 responses that it was tried on: SyntaxError"):
+    with pytest.raises(UserError, match="failed on each of 3 responses it was tried on: SyntaxError"):
         checked(tmp_path, ["one"], f"{USER_REWARDS}:returns")
 
 

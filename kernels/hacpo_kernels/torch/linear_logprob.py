@@ -8,13 +8,14 @@ before the next slice begins, in float32 even when the weight is half precision.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..blocks import even_split, slices, tile_view
 from ..dispatch import compute_dtype
+from .tiles import logits_into, target_columns, token_temperature, vocab_slice
 
 
 class TileLimit(NamedTuple):
@@ -52,7 +53,7 @@ def forward(
     tile_buffer = hidden.new_empty(rows * columns)
     spare_buffer = hidden.new_empty(rows * columns if return_entropy else 0)
 
-    vocab_slices = list(_slices(vocab, columns))
+    vocab_slices = list(slices(vocab, columns))
     # NaN until the slice that holds the target has passed: where values cannot be checked, an out-of-range target
     # must not turn into a plausible number.
     target_logit = hidden.new_full((tokens,), float("nan"))
@@ -61,11 +62,12 @@ def forward(
     partial_mean = hidden.new_empty(len(vocab_slices), tokens) if return_entropy else None
 
     for part, columns_of in enumerate(vocab_slices):
-        weight_slice, bias_slice = _vocab_slice(weight, bias, columns_of, dtype)
-        for rows_of in _slices(tokens, rows):
-            logits = _view(tile_buffer, rows_of, columns_of)
-            _logits(hidden[rows_of], weight_slice, bias_slice, _rows(temperature, rows_of), logit_softcap, out=logits)
-            local, inside = _target_columns(targets[rows_of], columns_of)
+        weight_slice, bias_slice = vocab_slice(weight, bias, columns_of, dtype)
+        for rows_of in slices(tokens, rows):
+            logits = tile_view(tile_buffer, rows_of, columns_of)
+            block_temperature = token_temperature(temperature, rows_of)
+            logits_into(hidden[rows_of], weight_slice, bias_slice, block_temperature, logit_softcap, out=logits)
+            local, inside = target_columns(targets[rows_of], columns_of)
             found = logits.gather(1, local).squeeze(1)
             target_logit[rows_of] = torch.where(inside, found, target_logit[rows_of])
             if return_entropy:
@@ -74,7 +76,7 @@ def forward(
             largest = logits.amax(1).clamp_(min=torch.finfo(dtype).min)
             logits.sub_(largest[:, None])
             if return_entropy:
-                exps = torch.exp(logits, out=_view(spare_buffer, rows_of, columns_of))
+                exps = torch.exp(logits, out=tile_view(spare_buffer, rows_of, columns_of))
                 total = exps.sum(1)
                 partial_mean[part, rows_of] = logits.mul_(exps).sum(1).div_(total).add_(largest)
             else:
@@ -102,8 +104,9 @@ def backward(
     need_hidden: bool,
     need_weight: bool,
     need_bias: bool,
+    grad_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients of hidden [T, H], weight [V, H] and bias [V] in their dtypes, None for those not needed.
+    """Gradients of hidden [T, H], weight [V, H] and bias [V] in their dtypes or grad_dtype, None for those not needed.
 
     With p the softmax, g and h the upstream gradients of logprob and entropy:
     d logits = (g * (onehot(target) - p) - h * p * (log p + entropy)) / temperature. Rows with g = h = 0 cost nothing.
@@ -121,12 +124,12 @@ def backward(
     tokens, vocab = hidden.shape[0], weight.shape[0]
     if tokens == 0:
         return (
-            hidden.new_zeros(shape) if need_hidden else None,
-            weight.new_zeros(weight.shape) if need_weight else None,
-            bias.new_zeros(bias.shape) if need_bias else None,
+            hidden.new_zeros(shape, dtype=grad_dtype or hidden.dtype) if need_hidden else None,
+            weight.new_zeros(weight.shape, dtype=grad_dtype or weight.dtype) if need_weight else None,
+            bias.new_zeros(bias.shape, dtype=grad_dtype or bias.dtype) if need_bias else None,
         )
 
-    hidden_dtype = hidden.dtype
+    hidden_dtype, weight_dtype = grad_dtype or hidden.dtype, grad_dtype or weight.dtype
     hidden, targets = hidden.to(dtype), targets.long()
     grad_logprob = grad_logprob / temperature
     if grad_entropy is not None:
@@ -138,29 +141,29 @@ def backward(
     )
     # The first addition into an accumulator has beta = 0 and overwrites it, so none needs to be zeroed.
     grad_hidden = hidden.new_empty(hidden.shape) if need_hidden else None
-    grad_weight = weight.new_empty(weight.shape) if need_weight else None
+    grad_weight = weight.new_empty(weight.shape, dtype=weight_dtype) if need_weight else None
     grad_bias = hidden.new_zeros(vocab) if need_bias else None
 
-    for part, columns_of in enumerate(_slices(vocab, columns)):
-        weight_slice, bias_slice = _vocab_slice(weight, bias, columns_of, dtype)
+    for part, columns_of in enumerate(slices(vocab, columns)):
+        weight_slice, bias_slice = vocab_slice(weight, bias, columns_of, dtype)
         if need_weight:
-            grad_slice = grad_weight[columns_of] if weight.dtype == dtype else torch.empty_like(weight_slice)
-        for block, rows_of in enumerate(_slices(tokens, rows)):
-            tile = _view(tile_buffer, rows_of, columns_of)
-            block_temperature = _rows(temperature, rows_of)
-            _logits(hidden[rows_of], weight_slice, bias_slice, block_temperature, logit_softcap, out=tile)
+            grad_slice = grad_weight[columns_of] if weight_dtype == dtype else torch.empty_like(weight_slice)
+        for block, rows_of in enumerate(slices(tokens, rows)):
+            tile = tile_view(tile_buffer, rows_of, columns_of)
+            block_temperature = token_temperature(temperature, rows_of)
+            logits_into(hidden[rows_of], weight_slice, bias_slice, block_temperature, logit_softcap, out=tile)
             if logit_softcap is not None:  # d capped / d raw = 1 - tanh^2, read off the capped logits
-                slope = _view(slope_buffer, rows_of, columns_of)
+                slope = tile_view(slope_buffer, rows_of, columns_of)
                 torch.mul(tile, block_temperature / logit_softcap, out=slope).square_().neg_().add_(1)
             grad = grad_logprob[rows_of, None]
             if grad_entropy is None:
                 tile.sub_(logsumexp[rows_of, None]).exp_().mul_(-grad)
             else:
                 tile.clamp_(min=_MASKED)
-                probs = _view(spare_buffer, rows_of, columns_of)
+                probs = tile_view(spare_buffer, rows_of, columns_of)
                 torch.sub(tile, logsumexp[rows_of, None], out=probs).exp_()
                 tile.add_(offset[rows_of, None]).mul_(-grad_entropy[rows_of, None]).sub_(grad).mul_(probs)
-            local, inside = _target_columns(targets[rows_of], columns_of)
+            local, inside = target_columns(targets[rows_of], columns_of)
             tile.scatter_add_(1, local, torch.where(inside[:, None], grad, 0))
             if logit_softcap is not None:
                 tile.mul_(slope)
@@ -170,14 +173,14 @@ def backward(
                 grad_slice.addmm_(tile.T, hidden[rows_of], beta=0 if block == 0 else 1)
             if need_bias:
                 grad_bias[columns_of] += tile.sum(0)
-        if need_weight and weight.dtype != dtype:
+        if need_weight and weight_dtype != dtype:
             grad_weight[columns_of] = grad_slice
 
     if need_hidden:
         grad_hidden = grad_hidden.to(hidden_dtype)
         if live is not None:
             grad_hidden = grad_hidden.new_zeros(shape).index_copy_(0, live, grad_hidden)
-    return grad_hidden, grad_weight, grad_bias.to(bias.dtype) if need_bias else None
+    return grad_hidden, grad_weight, grad_bias.to(grad_dtype or bias.dtype) if need_bias else None
 
 
 def _live_rows(grad_logprob: Tensor, grad_entropy: Tensor | None) -> Tensor | None:
@@ -198,55 +201,5 @@ def _tile_shape(tokens: int, vocab: int, like: Tensor) -> tuple[int, int]:
     """
     limit = CPU_TILE if like.device.type == "cpu" else ACCELERATOR_TILE
     elements = limit.bytes // like.element_size()
-    rows = _even_split(max(tokens, 1), max(limit.rows, elements // vocab))
-    return rows, _even_split(vocab, max(elements // rows, 1))
-
-
-def _even_split(total: int, largest: int) -> int:
-    parts = -(-total // largest)
-    return -(-total // parts)
-
-
-def _slices(total: int, size: int) -> Iterator[slice]:
-    for start in range(0, total, size):
-        yield slice(start, min(start + size, total))
-
-
-def _view(buffer: Tensor, rows: slice, columns: slice) -> Tensor:
-    """The beginning of `buffer` as a contiguous tile. Reusing it spares a new allocation per tile."""
-    height, width = rows.stop - rows.start, columns.stop - columns.start
-    return buffer[: height * width].view(height, width)
-
-
-def _rows(temperature: float | Tensor, rows: slice) -> float | Tensor:
-    return temperature[rows, None] if isinstance(temperature, Tensor) else temperature
-
-
-def _vocab_slice(
-    weight: Tensor, bias: Tensor | None, columns: slice, dtype: torch.dtype
-) -> tuple[Tensor, Tensor | None]:
-    return weight[columns].to(dtype), None if bias is None else bias[columns].to(dtype)
-
-
-def _logits(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    temperature: float | Tensor,
-    logit_softcap: float | None,
-    out: Tensor,
-) -> None:
-    torch.mm(hidden, weight.T, out=out)
-    if bias is not None:
-        out.add_(bias)
-    if logit_softcap is not None:
-        out.div_(logit_softcap).tanh_().mul_(logit_softcap)
-    if isinstance(temperature, Tensor) or temperature != 1.0:
-        out.div_(temperature)
-
-
-def _target_columns(targets: Tensor, columns: slice) -> tuple[Tensor, Tensor]:
-    """(column of the target within the slice [rows, 1], clamped into it; whether it is really there [rows])."""
-    local = targets - columns.start
-    width = columns.stop - columns.start
-    return local.clamp(0, width - 1)[:, None], (local >= 0) & (local < width)
+    rows = even_split(max(tokens, 1), max(limit.rows, elements // vocab))
+    return rows, even_split(vocab, max(elements // rows, 1))

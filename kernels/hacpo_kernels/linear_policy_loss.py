@@ -1,0 +1,258 @@
+"""The policy loss straight from hidden states: loss and gradients in one pass over the vocabulary projection."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from . import one_pass, reference
+from .autograd import refuse_double_backward
+from .checks import check_cu_seqlens_values, check_positive_values, check_target_values
+from .dispatch import compute_dtype, resolve_backend
+from .linear_logprob import check_projection
+from .policy_loss import check_sequences, check_settings
+from .products import exact
+from .stats import PolicyLossStats
+
+
+def linear_policy_loss(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    cu_seqlens: Tensor,
+    source_mean_logprobs: Tensor,
+    advantages: Tensor,
+    is_own: Tensor,
+    capability_ratio: Tensor,
+    *,
+    bias: Tensor | None = None,
+    temperature: float | Tensor = 1.0,
+    logit_softcap: float | None = None,
+    level: str = "sequence",
+    own_clip_low: float = 3e-4,
+    own_clip_high: float = 4e-4,
+    cross_clip_lower: float = 0.8,
+    cross_clip_upper: float = 1.0,
+    alpha: float = 1.0,
+    log_ratio_clamp: float = 10.0,
+    denominator: float | None = None,
+    source_token_logprobs: Tensor | None = None,
+    chunk_tokens: int | None = None,
+    backend: str = "auto",
+) -> tuple[Tensor, Tensor, PolicyLossStats]:
+    """`policy_loss(linear_logprob(hidden, weight, targets, ...), ...)` with three products per token instead of four.
+
+    Same result, same gradients (in half precision: to its rounding). The gradients are computed in forward, while the
+    exponentials of a chunk of whole responses are at hand, and wait for the upstream gradient of the loss, which
+    scales them. So forward costs what forward and backward would, where a gradient is wanted, and holds the gradients
+    of hidden, weight and bias, where each of them is wanted. Without a gradient it is one product.
+
+    Memory beside the gradients: the exponentials of one chunk, [chunk_tokens, V] in bfloat16 on a GPU (1.25 GiB at
+    most by default), in the computation's dtype on CPU (256 MiB); with more than one chunk, the weight's gradient in
+    float32. Responses longer than a chunk are done the two-pass way. Rows whose gradient is exactly zero cost nothing
+    after forward. Deterministic. Differentiable once.
+
+    The host has to know where responses end: with cu_seqlens on an accelerator it waits for them once (pass them on the
+    CPU to avoid that; under CUDA graph capture they must be there), and once per chunk for the live rows.
+
+    Args:
+        hidden, weight, targets, bias, temperature, logit_softcap: as for `linear_logprob`.
+        cu_seqlens: [N + 1] integer, on hidden's device or on the CPU.
+        source_mean_logprobs, advantages, is_own, capability_ratio: as for `policy_loss`, as are level and all settings
+            up to source_token_logprobs.
+        chunk_tokens: most tokens of a chunk; None chooses by memory.
+        backend: "auto" (Triton on CUDA, else torch), "torch", "triton", or "reference".
+
+    Returns:
+        (loss [], token_logprobs [T], PolicyLossStats): only the loss is differentiable, in hidden, weight and bias.
+
+    Raises:
+        What `linear_logprob` and `policy_loss` raise. ValueError for chunk_tokens below 1.
+    """
+    check_projection(hidden, weight, targets, bias, temperature, logit_softcap)
+    device = hidden.device
+    check_sequences(
+        hidden.shape[0], device, cu_seqlens, source_mean_logprobs, advantages, is_own, capability_ratio,
+        source_token_logprobs, cu_seqlens_device=cu_seqlens.device if cu_seqlens.device.type == "cpu" else device,
+    )  # fmt: skip
+    check_settings(
+        level, own_clip_low, own_clip_high, cross_clip_lower, cross_clip_upper, alpha, log_ratio_clamp, denominator
+    )
+    if level == "token" and source_token_logprobs is None:
+        raise ValueError('level="token" needs source_token_logprobs')
+    if chunk_tokens is not None and chunk_tokens < 1:
+        raise ValueError(f"chunk_tokens must be at least 1, got {chunk_tokens}")
+    backend = resolve_backend(backend, hidden, weight)
+    if backend == "reference":
+        return reference.linear_policy_loss(
+            hidden, weight, targets, cu_seqlens, source_mean_logprobs, advantages, is_own, capability_ratio,
+            bias=bias, temperature=temperature, logit_softcap=logit_softcap, level=level, own_clip_low=own_clip_low,
+            own_clip_high=own_clip_high, cross_clip_lower=cross_clip_lower, cross_clip_upper=cross_clip_upper,
+            alpha=alpha, log_ratio_clamp=log_ratio_clamp, denominator=denominator,
+            source_token_logprobs=source_token_logprobs,
+        )  # fmt: skip
+    per_token = isinstance(temperature, Tensor)
+    grad_enabled = torch.is_grad_enabled()
+    loss, token_logprobs, _, _, _, *stats = _forward(
+        hidden,
+        weight,
+        targets,
+        bias,
+        1.0 if per_token else float(temperature),
+        temperature if per_token else None,
+        None if logit_softcap is None else float(logit_softcap),
+        cu_seqlens,
+        source_mean_logprobs,
+        advantages,
+        is_own,
+        capability_ratio,
+        source_token_logprobs if level == "token" else None,
+        float(own_clip_low),
+        float(own_clip_high),
+        float(cross_clip_lower),
+        float(cross_clip_upper),
+        float(alpha),
+        float(log_ratio_clamp),
+        None if denominator is None else float(denominator),
+        chunk_tokens,
+        grad_enabled and hidden.requires_grad,
+        grad_enabled and weight.requires_grad,
+        grad_enabled and bias is not None and bias.requires_grad,
+        backend,
+    )
+    return loss, token_logprobs.detach(), PolicyLossStats(*(stat.detach() for stat in stats))
+
+
+# The forward operator computes the gradients too; the backward operator scales them. A custom operator returns tensors
+# only: an empty one stands for a gradient that nobody wants.
+
+
+@torch.library.custom_op("hacpo_kernels::linear_policy_loss", mutates_args=())
+def _forward(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    bias: Tensor | None,
+    temperature: float,
+    token_temperature: Tensor | None,
+    logit_softcap: float | None,
+    cu_seqlens: Tensor,
+    source_mean_logprobs: Tensor,
+    advantages: Tensor,
+    is_own: Tensor,
+    capability_ratio: Tensor,
+    source_token_logprobs: Tensor | None,
+    own_clip_low: float,
+    own_clip_high: float,
+    cross_clip_lower: float,
+    cross_clip_upper: float,
+    alpha: float,
+    log_ratio_clamp: float,
+    denominator: float | None,
+    chunk_tokens: int | None,
+    need_hidden: bool,
+    need_weight: bool,
+    need_bias: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """(loss [], token_logprobs [T], gradients of hidden, weight and bias, the seven fields of PolicyLossStats)."""
+    check_target_values(targets, weight.shape[0])
+    if token_temperature is not None:
+        check_positive_values("temperature", token_temperature)
+        token_temperature = token_temperature.to(compute_dtype(hidden, weight))
+    check_cu_seqlens_values(cu_seqlens, hidden.shape[0])
+    if source_token_logprobs is not None and is_own.device.type == "cpu" and not is_own.all():
+        raise ValueError('level="token" is defined for own responses only, but is_own has False in it')
+    offsets, cu_seqlens = _on_host_and_device(cu_seqlens, hidden.device)
+    head = one_pass.Head(
+        hidden, weight, targets, bias, temperature if token_temperature is None else token_temperature, logit_softcap
+    )
+    with exact(hidden.device.type):
+        loss, token_logprobs, grads, stats = one_pass.run(
+            head,
+            one_pass.Sequences(cu_seqlens, source_mean_logprobs, advantages, is_own, capability_ratio),
+            source_token_logprobs,
+            (
+                own_clip_low,
+                own_clip_high,
+                cross_clip_lower,
+                cross_clip_upper,
+                alpha,
+                log_ratio_clamp,
+                max(advantages.shape[0], 1) if denominator is None else denominator,
+            ),
+            offsets,
+            chunk_tokens,
+            one_pass.Needs(need_hidden, need_weight, need_bias),
+            backend,
+        )
+    return loss, token_logprobs, *(hidden.new_empty(0) if grad is None else grad for grad in grads), *stats
+
+
+def _on_host_and_device(cu_seqlens: Tensor, device: torch.device) -> tuple[list[int], Tensor]:
+    if device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
+        return cu_seqlens.tolist(), cu_seqlens.to(device)
+    if cu_seqlens.is_cuda:
+        raise RuntimeError("linear_policy_loss in a CUDA graph needs cu_seqlens on the CPU: they shape the work")
+    offsets = cu_seqlens.tolist()
+    on_device = torch.empty(len(offsets), dtype=torch.int64, device=device)
+    for index, offset in enumerate(offsets):  # fills are recorded with their values; a copy would read freed memory
+        on_device[index].fill_(offset)
+    return offsets, on_device
+
+
+@_forward.register_fake
+def _(
+    hidden, weight, targets, bias, temperature, token_temperature, logit_softcap, cu_seqlens, source_mean_logprobs,
+    advantages, is_own, capability_ratio, source_token_logprobs, own_clip_low, own_clip_high, cross_clip_lower,
+    cross_clip_upper, alpha, log_ratio_clamp, denominator, chunk_tokens, need_hidden, need_weight, need_bias, backend,
+):  # fmt: skip
+    dtype = compute_dtype(hidden, weight)
+    wanted = ((hidden, need_hidden), (weight, need_weight), (bias, need_bias))
+    grads = [
+        like.new_empty(like.shape, dtype=one_pass.result_dtype(like.dtype)) if needed else hidden.new_empty(0)
+        for like, needed in wanted
+    ]
+    values = [hidden.new_empty(advantages.shape, dtype=dtype) for _ in range(4)]
+    flags = [hidden.new_empty(advantages.shape, dtype=torch.bool) for _ in range(3)]
+    return hidden.new_empty((), dtype=dtype), hidden.new_empty(hidden.shape[0], dtype=dtype), *grads, *values, *flags
+
+
+@torch.library.custom_op("hacpo_kernels::linear_policy_loss_backward", mutates_args=())
+def _backward(
+    grad_loss: Tensor,
+    grad_hidden: Tensor,
+    grad_weight: Tensor,
+    grad_bias: Tensor,
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    # The inputs are here for their dtypes, and so that a second derivative is noticed and refused.
+    likes = (hidden, weight, hidden if bias is None else bias)
+    grads = (grad_hidden, grad_weight, grad_bias)
+    return tuple((grad * grad_loss).to(like.dtype) for grad, like in zip(grads, likes, strict=True))
+
+
+@_backward.register_fake
+def _(grad_loss, grad_hidden, grad_weight, grad_bias, hidden, weight, bias):
+    likes = (hidden, weight, hidden if bias is None else bias)
+    grads = (grad_hidden, grad_weight, grad_bias)
+    return tuple(grad.new_empty(grad.shape, dtype=like.dtype) for grad, like in zip(grads, likes, strict=True))
+
+
+def _setup_context(ctx, inputs, output) -> None:
+    ctx.save_for_backward(*output[2:5], inputs[0], inputs[1], inputs[3])
+    ctx.needs = inputs[-4:-1]
+
+
+def _autograd_backward(ctx, grad_loss: Tensor, *_unused: Tensor) -> tuple:
+    grads = _backward(grad_loss, *ctx.saved_tensors)
+    grad_hidden, grad_weight, grad_bias = (
+        grad if needed else None for grad, needed in zip(grads, ctx.needs, strict=True)
+    )
+    return grad_hidden, grad_weight, None, grad_bias, *([None] * 21)
+
+
+_forward.register_autograd(_autograd_backward, setup_context=_setup_context)
+refuse_double_backward(_backward, "linear_policy_loss")

@@ -1,0 +1,215 @@
+"""From hidden states to loss and gradients in three products per token instead of four, chunk by chunk.
+
+linear_logprob has to compute every logit again in backward, because it does not know the gradient its results will get.
+Here the loss is known as soon as a response's last token is: chunks hold whole responses, their exponentials are kept
+until the policy loss has been computed, and then turn into the gradients that two more products need.
+
+A response longer than a chunk goes through linear_logprob's own forward and backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .dispatch import compute_dtype, implementation
+from .products import accumulate, multiply
+
+
+class Head(NamedTuple):
+    """The vocabulary projection's inputs."""
+
+    hidden: Tensor
+    weight: Tensor
+    targets: Tensor
+    bias: Tensor | None
+    temperature: float | Tensor
+    softcap: float | None
+
+    def rows(self, rows_of: slice) -> Head:
+        temperature = self.temperature[rows_of] if isinstance(self.temperature, Tensor) else self.temperature
+        return self._replace(hidden=self.hidden[rows_of], targets=self.targets[rows_of], temperature=temperature)
+
+
+class Sequences(NamedTuple):
+    """The policy loss's inputs, [N] each; cu_seqlens [N + 1] on the device."""
+
+    cu_seqlens: Tensor
+    source_mean_logprobs: Tensor
+    advantages: Tensor
+    is_own: Tensor
+    capability_ratio: Tensor
+
+
+class Needs(NamedTuple):
+    hidden: bool
+    weight: bool
+    bias: bool
+
+
+class Part(NamedTuple):
+    """Whole sequences that are worked on together: numbers first to last, tokens start to stop."""
+
+    first: int
+    last: int
+    start: int
+    stop: int
+
+
+def split(offsets: list[int], chunk_tokens: int) -> Iterator[Part]:
+    """Cuts N sequences at `offsets` [N + 1] into parts of at most chunk_tokens, in order; longer ones stay alone."""
+    first, sequences = 0, len(offsets) - 1
+    while first < sequences:
+        last = first + 1
+        while last < sequences and offsets[last + 1] - offsets[first] <= chunk_tokens:
+            last += 1
+        yield Part(first, last, offsets[first], offsets[last])
+        first = last
+
+
+def run(
+    head: Head,
+    sequences: Sequences,
+    source_token_logprobs: Tensor | None,
+    settings: tuple[float, ...],
+    offsets: list[int],
+    chunk_tokens: int | None,
+    needs: Needs,
+    backend: str,
+) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...], list[Tensor]]:
+    """(loss [], token_logprobs [T], gradients, seven statistics [N]).
+
+    settings: what the policy loss takes after source_token_logprobs; offsets: cu_seqlens on the host.
+    """
+    dtype, tokens = compute_dtype(head.hidden, head.weight), head.hidden.shape[0]
+    projection, policy = implementation(backend, "linear_logprob"), implementation(backend, "policy_loss")
+    one_pass = implementation(backend, "linear_policy_loss")
+    any_gradient = any(needs)
+    # Without gradients there is nothing to keep exponentials for, and all tokens are one part.
+    limit = max(chunk_tokens or one_pass.chunk_rows(head.hidden, head.weight), 1) if any_gradient else max(tokens, 1)
+    parts = list(split(offsets, limit))
+    short = [part.stop - part.start for part in parts if part.stop - part.start <= limit]
+    gradients = Gradients(head, needs, len(parts))
+    chunk = one_pass.Chunk(*head, max(short)) if any_gradient and max(short, default=0) > 0 else None
+
+    token_logprobs = head.hidden.new_empty(tokens, dtype=dtype)
+    losses, stats = [], []
+    for part in parts:
+        rows_of, sequences_of = slice(part.start, part.stop), slice(part.first, part.last)
+        kept = any_gradient and 0 < part.stop - part.start <= limit
+        if kept:
+            token_logprobs[rows_of] = chunk.forward(rows_of)
+        else:
+            logprob, logsumexp, _ = projection.forward(*head.rows(rows_of), False)
+            token_logprobs[rows_of] = logprob
+        loss, coefficient, *part_stats = policy.forward(
+            token_logprobs[rows_of],
+            sequences.cu_seqlens[part.first : part.last + 1] - part.start,
+            *(values[sequences_of] for values in sequences[1:]),
+            None if source_token_logprobs is None else source_token_logprobs[rows_of],
+            *settings,
+        )
+        losses.append(loss)
+        stats.append(part_stats)
+        if not any_gradient or part.start == part.stop:
+            continue
+        if kept:
+            gradients.add_chunk(chunk, rows_of, coefficient)
+        else:
+            rows = head.rows(rows_of)
+            gradients.add(
+                rows_of,
+                projection.backward(coefficient, None, *rows, logsumexp, None, *needs, grad_dtype=dtype),
+            )
+    if not parts:  # no sequences
+        loss, _, *part_stats = policy.forward(token_logprobs, *sequences, source_token_logprobs, *settings)
+        losses, stats = [loss], [part_stats]
+    loss = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+    return loss, token_logprobs, gradients.finish(), [torch.cat(column) for column in zip(*stats, strict=True)]
+
+
+def result_dtype(dtype: torch.dtype) -> torch.dtype:
+    """In which a gradient waits for the upstream gradient: float16 may hold it only after a loss scale's factor."""
+    return torch.float32 if dtype == torch.float16 else dtype
+
+
+class Gradients:
+    """Sums over the parts, in the dtype of the computation; hidden rows are written once."""
+
+    def __init__(self, head: Head, needs: Needs, parts: int) -> None:
+        self.head, self.needs = head, needs
+        self.dtype = compute_dtype(head.hidden, head.weight)
+        hidden, weight, bias = head.hidden, head.weight, head.bias
+        self.hidden = hidden.new_zeros(hidden.shape, dtype=result_dtype(hidden.dtype)) if needs.hidden else None
+        # With one part the weight's gradient is rounded slice by slice, and a float32 copy of the whole never exists.
+        weight_dtype = result_dtype(weight.dtype) if parts == 1 else self.dtype
+        self.weight = weight.new_empty(weight.shape, dtype=weight_dtype) if needs.weight else None
+        self.weight_started = False
+        self.bias = bias.new_zeros(bias.shape, dtype=self.dtype) if needs.bias else None
+
+    def add(self, rows_of: slice, grads: tuple[Tensor | None, Tensor | None, Tensor | None]) -> None:
+        """Gradients of one part from elsewhere: hidden [rows, H], weight [V, H], bias [V]."""
+        if self.hidden is not None:
+            self.hidden[rows_of] = grads[0]
+        if self.weight is not None:
+            self.weight.add_(grads[1]) if self.weight_started else self.weight.copy_(grads[1])
+            self.weight_started = True
+        if self.bias is not None:
+            self.bias += grads[2]
+
+    def add_chunk(self, chunk, rows_of: slice, coefficient: Tensor) -> None:
+        """Gradients of a chunk whose exponentials are kept; coefficient [rows] is that of its logprobs."""
+        live = live_rows(coefficient)
+        if live is not None and live.numel() == 0:
+            return
+        chunk.set_gradient(coefficient)
+        hidden = chunk.operands(live)
+        grad_hidden = hidden.new_empty(hidden.shape, dtype=self.dtype) if self.hidden is not None else None
+        spare = None
+        for part, columns_of in enumerate(chunk.slices):
+            grad = chunk.gradient(part, live)
+            if grad_hidden is not None:
+                accumulate(grad_hidden, grad, chunk.weight_slice(part), first=part == 0)
+            if self.weight is not None:
+                target = self.weight[columns_of]
+                if chunk.rescale is None and target.dtype == self.dtype:
+                    accumulate(target, grad.T, hidden, first=not self.weight_started)
+                else:
+                    if spare is None:
+                        spare = hidden.new_empty(target.shape, dtype=self.dtype)
+                    product = multiply(grad.T, hidden, spare[: target.shape[0]])
+                    if chunk.rescale is not None:
+                        product.mul_(chunk.rescale)
+                    target.add_(product) if self.weight_started else target.copy_(product)
+            if self.bias is not None:
+                total = grad.sum(0, dtype=self.dtype)
+                self.bias[columns_of] += total if chunk.rescale is None else total * chunk.rescale
+        self.weight_started = True
+        if grad_hidden is not None:
+            if chunk.rescale is not None:
+                grad_hidden.mul_(chunk.rescale)
+            if live is None:
+                self.hidden[rows_of] = grad_hidden
+            else:
+                self.hidden[rows_of].index_copy_(0, live, grad_hidden.to(self.hidden.dtype))
+
+    def finish(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Gradients of hidden, weight and bias as they wait for backward."""
+        if self.weight is not None:
+            if not self.weight_started:
+                self.weight.zero_()
+            self.weight = self.weight.to(result_dtype(self.head.weight.dtype))
+        if self.bias is not None:
+            self.bias = self.bias.to(result_dtype(self.head.bias.dtype))
+        return self.hidden, self.weight, self.bias
+
+
+def live_rows(coefficient: Tensor) -> Tensor | None:
+    """Indices of the rows with a gradient, None when that is all of them (or cannot be known). NaN counts as one."""
+    if coefficient.is_cuda and torch.cuda.is_current_stream_capturing():
+        return None
+    indices = (coefficient != 0).nonzero().squeeze(1)
+    return None if indices.numel() == coefficient.numel() else indices
