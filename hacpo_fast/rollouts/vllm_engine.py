@@ -31,6 +31,12 @@ class VllmSettings(NamedTuple):
 
     def arguments(self) -> dict[str, Any]:
         """Those of `vllm.LLM`."""
+        on_cpu = {
+            "enforce_eager": True,
+            # A prompt computed in pieces takes back the random numbers of all but the last; a CPU's generator cannot.
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": max(4096, self.max_tokens),
+        }
         return {
             "model": self.model,
             "revision": self.revision,
@@ -40,7 +46,6 @@ class VllmSettings(NamedTuple):
             "max_num_seqs": self.max_sequences,
             "kv_cache_memory_bytes": self.kv_cache_bytes,
             "gpu_memory_utilization": 0.01,  # must be free, is else unused: the bytes above decide
-            "enforce_eager": self.device.type == "cpu",
             "enable_prefix_caching": True,  # the samples of a prompt share its keys and values
             "load_format": "dummy",  # the weights are the policy's
             "model_impl": "vllm",
@@ -50,6 +55,7 @@ class VllmSettings(NamedTuple):
             "disable_log_stats": True,
             "use_tqdm_on_load": False,
             "seed": 0,
+            **(on_cpu if self.device.type == "cpu" else {}),
         }
 
 

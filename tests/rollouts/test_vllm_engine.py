@@ -135,6 +135,14 @@ def test_a_sync_drops_keys_and_values_of_the_old_weights(engine, model):
         engine.sync()
 
 
+def test_more_prompt_tokens_than_are_computed_at_once(engine, model):
+    prompts = list(np.random.default_rng(2).integers(60, 250, size=(40, 300)))
+    answers = engine.generate(prompts, Sampling(2, 1.0, 4), seed=0)
+    for prompt, group in zip(prompts[::13], answers[::13], strict=True):
+        for sample in group:
+            np.testing.assert_allclose(sample.logprobs, plain_logprobs(model, prompt, sample.token_ids, 1.0), atol=5e-5)
+
+
 def test_no_prompts_no_answers(engine):
     assert engine.generate([], Sampling(2, 1.0, 4), seed=0) == []
 
@@ -174,3 +182,19 @@ def test_engines_are_made_after_one_failed_and_after_all_were_closed(tmp_path, f
     assert all(s.ended == (s.token_ids[-1] == 0) and (s.ended or len(s.token_ids) == 6) for s in longer)
     for one in two:
         one.close()
+
+
+def test_a_full_cache_postpones_and_changes_nothing(folder, model):
+    block = 128 * 2 * 2 * 32 * 4  # bytes: tokens, keys and values, layers, width of the one head, float32
+    prompts = list(np.random.default_rng(3).integers(60, 250, size=(12, 120)))
+
+    def answers(blocks):
+        engine = start(folder, model, ends=[0], kv_cache_bytes=blocks * block)
+        try:
+            return [s for group in engine.generate(prompts, Sampling(1, 1.0, 20), seed=4) for s in group]
+        finally:
+            engine.close()
+
+    for one, other in zip(answers(8), answers(64), strict=True):  # every sequence grows into a second block
+        assert one.token_ids.tolist() == other.token_ids.tolist()
+        np.testing.assert_allclose(one.logprobs, other.logprobs, atol=5e-5)
