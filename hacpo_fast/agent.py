@@ -19,6 +19,7 @@ from hacpo_fast.policy.policy import Policy
 from hacpo_fast.rollouts.codec import Codec
 from hacpo_fast.rollouts.engine import Engine, Sampling
 from hacpo_fast.rollouts.records import Rollout, record_rollouts
+from hacpo_fast.run.phases import part
 from hacpo_fast.tasks.problems import Problem
 
 OPTIMIZER_FILE = "optimizer.safetensors"
@@ -140,9 +141,12 @@ class Agent:
 
     def rollout(self, prompts: Sequence[np.ndarray], samples: int, seed: int) -> list[Rollout]:
         """`samples` responses of the present weights to each prompt (in the agent's tokens), prompt by prompt."""
-        self.engine.sync()
-        sampling = Sampling(samples, self.temperature, self.max_response_tokens)
-        return record_rollouts(self.index, self.codec, self.engine.generate(prompts, sampling, seed))
+        with part("sync"):
+            self.engine.sync()
+        with part("generate"):
+            sampled = self.engine.generate(prompts, Sampling(samples, self.temperature, self.max_response_tokens), seed)
+        with part("decode_text"):
+            return record_rollouts(self.index, self.codec, sampled)
 
     def save(self, folder: Path) -> None:
         """Writes weights, configuration and tokenizer as a Hugging Face folder."""

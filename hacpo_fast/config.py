@@ -42,6 +42,9 @@ class RunConfig(Section):
     keep_checkpoints: Count = Field(2, description="Older checkpoints are removed")
     save_rollouts: int = Field(4, ge=0, description="Responses per agent and step written to rollouts.jsonl")
     show_rollouts: int = Field(0, ge=0, description="Responses per agent and step printed in the terminal")
+    profile_steps: list[Count] = Field(
+        [], description="Steps of which a trace and a table of operators go to profile/ in the run's folder, e.g. [2, 3]"
+    )
     tensorboard: bool = Field(True, description="Write TensorBoard event files where tensorboard is installed")
     wandb_project: str | None = Field(None, description="Weights & Biases project; empty: off")
 
