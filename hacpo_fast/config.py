@@ -43,7 +43,7 @@ class RunConfig(Section):
     save_rollouts: int = Field(4, ge=0, description="Responses per agent and step written to rollouts.jsonl")
     show_rollouts: int = Field(0, ge=0, description="Responses per agent and step printed in the terminal")
     profile_steps: list[Count] = Field(
-        [], description="Steps of which a trace and a table of operators go to profile/ in the run's folder, e.g. [2, 3]"
+        [], description="Steps, e.g. [2, 3], whose trace and top operators are written to profile/ in the run's folder"
     )
     tensorboard: bool = Field(True, description="Write TensorBoard event files where tensorboard is installed")
     wandb_project: str | None = Field(None, description="Weights & Biases project; empty: off")
@@ -240,6 +240,9 @@ class TrainingConfig(Section):
     warmup_steps: int = Field(0, ge=0, description="Steps in which the learning rate rises from 0")
     schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="After the warm-up, down to 0")
     gradient_checkpointing: bool = Field(False, description="Less memory for activations, more time")
+    offload_optimizer: bool = Field(
+        False, description="On a GPU: AdamW's masters and moments lie in the host's memory between updates"
+    )
 
 
 class SamplingConfig(Section):

@@ -15,7 +15,7 @@ from hacpo_fast.mismatch import check
 from hacpo_fast.policy.batch import PackedBatch, input_lengths
 from hacpo_fast.policy.packing import pack
 from hacpo_fast.run.metrics import Accumulator
-from hacpo_fast.run.phases import part
+from hacpo_fast.run.phases import timed
 from hacpo_fast.scoring import score
 from hacpo_kernels import policy_loss
 
@@ -52,7 +52,7 @@ class Learner:
             loss += self._backward(micro, len(rows), updates_done)
         if updates_done == 0 and "mismatch" in (means := self.accumulator.means()):
             check(self.agent.name, means["mismatch"], self.config.rollout.max_mismatch)
-        with part("optimizer"):
+        with timed("optimizer"):
             self.agent.optimizer.clip_and_norm(self.config.training.max_grad_norm)
             update = self.agent.optimizer.step(self.lr)
         self.accumulator.add("loss", loss)
@@ -61,7 +61,7 @@ class Learner:
         self.skipped_updates += update.status == "non_finite"
         return update.applied
 
-    @part("pack")
+    @timed("pack")
     def _micro_batches(self, rows: np.ndarray) -> list[np.ndarray]:
         lengths = input_lengths([self.batch.sequence(row) for row in rows])
         return [rows[chosen] for chosen in pack(lengths, self.config.training.token_budget)]
@@ -69,9 +69,9 @@ class Learner:
     def _backward(self, rows: np.ndarray, denominator: int, updates_done: int) -> float:
         """Adds the gradient of these rows' part of the loss (a sum over them, divided by `denominator`)."""
         batch, device = self.batch, self.agent.policy.device
-        with part("pack"):
+        with timed("pack"):
             packed = PackedBatch.build([batch.sequence(row) for row in rows], device)
-        with part("forward"):
+        with timed("forward"):
             token_logprobs = self.agent.policy.token_logprobs(packed, self.agent.temperature)
         cu_seqlens = packed.response_cu_seqlens
 
@@ -81,7 +81,7 @@ class Learner:
 
         token_level = self.algorithm.name == "grpo"
         sampled = self._sampled_logprobs(rows)
-        loss, stats = part("loss")(policy_loss)(
+        loss, stats = timed("loss")(policy_loss)(
             self._weighed(token_logprobs, rows),
             cu_seqlens,
             column(batch.source_mean_logprobs),
@@ -95,7 +95,7 @@ class Learner:
         total = loss
         if self.reference_logprobs is not None:
             total = total + self._kl(token_logprobs, cu_seqlens, rows, denominator)
-        with part("backward"):
+        with timed("backward"):
             total.backward()
         self.trained_tokens += len(packed.input_ids)
         self._measure(stats, rows)
@@ -139,7 +139,7 @@ class Learner:
         self.accumulator.add("kl", per_response.sum() / own.sum().clamp(min=1), own.sum())
         return self.algorithm.kl_coef * (weight * k3).sum() / denominator
 
-    @part("measure")
+    @timed("measure")
     def _measure(self, stats, rows: np.ndarray) -> None:
         own = torch.from_numpy(self.batch.from_self[rows]).to(stats.ratio.device)
         for kind, chosen in (("own", own), ("cross", ~own)):

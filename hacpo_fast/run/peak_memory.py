@@ -1,9 +1,9 @@
 """The most memory that was in use at once.
 
-CUDA: bytes in torch's allocator (`torch.cuda.max_memory_allocated`), which leaves out what vLLM or cuBLAS take beside it.
+CUDA: bytes in torch's allocator (`torch.cuda.max_memory_allocated`), without what libraries take beside it.
 CPU: resident bytes of the trainer's process, its libraries included; the kernel itself keeps their peak (VmHWM). Memory
-that was freed but not returned to the system counts, and reward processes do not. Where the peak cannot be reset (anything
-but Linux, or a sandbox that forbids it), a phase's peak is unknown, and left out rather than guessed.
+that was freed but not returned to the system counts, and reward processes do not. Where the peak cannot be reset (any
+system but Linux, or a sandbox that forbids it), a phase's peak is unknown, and left out rather than guessed.
 """
 
 from __future__ import annotations

@@ -4,14 +4,14 @@ A step is a sequence of phases, and a phase has parts:
 
     phases = Phases(device)
     with phases("learn", "alice"):      # a coarse phase, and who is at work
-        with part("forward"): ...       # anywhere below, also as a decorator; without a phase around it does nothing
+        with timed("forward"): ...       # anywhere below, also as a decorator; without a phase around it does nothing
 
 Every moment of a phase belongs to one part or to "other", so parts add up to their phase, and phases to the total. The
 outermost part counts: what is scored is "score", not the forward pass in it.
 
-On CUDA the device is waited for at the ends of phases only. Parts leave events in the stream, so a part's seconds are those
-in which the stream was busy with it, or waited for the host to give it the next kernel: host work that is hidden behind
-earlier kernels takes no time here, as it takes none of the step's.
+On CUDA the device is waited for at the ends of phases only. Parts leave events in the stream, so a part's seconds are
+those in which the stream was busy with it, or waited for the host to give it the next kernel: host work that is hidden
+behind earlier kernels takes no time here, as it takes none of the step's.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Phases:
         return {**phases, OTHER: max(0.0, total - sum(phases.values())), "total": total}
 
     def seconds_of(self, who: str) -> dict[str, float]:
-        """Seconds of `who`: "phase", and where the phase has parts "phase/part", which with "phase/other" add up to it."""
+        """Seconds of `who` by "phase", and by "phase/part" where it has parts; with "phase/other" they add up to it."""
         found: dict[str, float] = {}
         for (phase, worker), seconds in self._spent.items():
             if worker != who:
@@ -120,8 +120,8 @@ _timeline: ContextVar[_Timeline | None] = ContextVar("hacpo_timeline", default=N
 
 
 @contextmanager
-def part(name: str) -> Iterator[None]:
-    """Charges what is inside to `name` within the phase that is going on; a decorator too. It never waits for a device."""
+def timed(name: str) -> Iterator[None]:
+    """Charges what is inside to the part `name` of the phase that is going on. A decorator too; waits for no device."""
     timeline = _timeline.get()
     with record_function(name):
         if timeline is None or timeline.busy:

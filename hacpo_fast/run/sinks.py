@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from hacpo_fast.errors import UserError, install_hint
 
-
 NESTED = ("time", "peak_memory")
 """Values of a record that are values by phase: seconds, bytes."""
 
