@@ -95,7 +95,6 @@ def prepare(config: Config) -> Preparation:
     )
 
 
-
 def _without_effect(config: Config, device: torch.device, steps: int) -> list[str]:
     """Notes on settings that will change nothing in this run."""
     notes = []
