@@ -5,6 +5,7 @@ import torch
 from hacpo_fast import memory
 from hacpo_fast.agent import read_card
 from hacpo_fast.errors import UserError
+from hacpo_fast.preparation import prepare
 
 CPU = torch.device("cpu")
 GIB = 1 << 30
@@ -73,3 +74,44 @@ def test_who_only_answers_needs_no_optimiser(plan, models, tmp_path):
     card = read_card("ada", config.agents["ada"])
     (need,) = memory.plan([card], config, CPU, "vllm", GIB, trained=False)
     assert need.gradients == need.optimizer == need.activations == 0 < need.kv_cache
+
+
+@pytest.mark.parametrize("dtype, numbers", [("bfloat16", 12), ("float32", 8)])
+def test_an_offloaded_optimiser_is_charged_to_the_host(models, tmp_path, monkeypatch, dtype, numbers):
+    def estimate(offload):
+        config = runs.settings(
+            {"ada": models["ada"]}, tmp_path, training__offload_optimizer=offload, agents__ada__dtype=dtype
+        )
+        card = read_card("ada", config.agents["ada"])
+        return memory.estimate(card, config, torch.device("cuda"), "transformers")
+
+    stays, moves = estimate(False), estimate(True)
+    parameters = stays.weights // (2 if dtype == "bfloat16" else 4)
+    assert (stays.optimizer, stays.offloaded) == (numbers * parameters, 0)
+    assert moves.offloaded == stays.optimizer
+    assert moves._replace(offloaded=0, optimizer=0) == stays._replace(optimizer=0)
+    # What visits the device is no more than two chunks, and no more than there is.
+    monkeypatch.setattr(memory, "CHUNK", 1000)
+    assert (moves.optimizer, estimate(True).optimizer) == (stays.optimizer, 2 * 1000 * numbers)
+    monkeypatch.setattr(memory, "host_memory", lambda: moves.offloaded)
+    with pytest.raises(UserError, match=r"training.offload_optimizer takes .* of the host's memory"):
+        memory.check([moves], GIB)
+    assert memory.check([stays], GIB) > 0
+
+
+def test_on_a_cpu_there_is_nowhere_to_offload_to(plan, models, tmp_path):
+    assert plan(training__offload_optimizer=True) == plan()
+    config = runs.settings(
+        {"ada": models["ada"]}, tmp_path, training__offload_optimizer=True, run__profile_steps=[1, 7], run__steps=2
+    )
+    notes = "\n".join(prepare(config).notes)
+    assert "training.offload_optimizer changes nothing on a CPU" in notes
+    assert "run.profile_steps: the run ends with step 2, before [7]" in notes
+
+
+def test_checkpointing_keeps_one_layer_and_the_inputs_of_all(plan, models, tmp_path):
+    everything = plan(engine="transformers")[0].activations
+    kept = plan(engine="transformers", training__gradient_checkpointing=True)[0].activations
+    # 2 layers of width 32 and 48, 512 tokens of 4 bytes: 8 x 32 + 3 x 48 numbers a layer, or its 32 inputs.
+    assert everything == 512 * 4 * 2 * (8 * 32 + 3 * 48)
+    assert kept == 512 * 4 * (2 * 32 + 8 * 32 + 3 * 48)

@@ -6,6 +6,7 @@ agent ("learn alice"), and within it one for every part ("forward"). A profiled 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ ROWS = 40  # of the table
 @contextmanager
 def profiled(folder: Path, step: int, device: torch.device) -> Iterator[None]:
     """Writes step-N.json.gz (the trace) and step-N.txt (operators by their own time) of what is inside to `folder`."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own log lines would tear the live table
     cuda = device.type == "cuda"
     activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if cuda else [ProfilerActivity.CPU]
     with profile(activities=activities, acc_events=True) as profiler:
