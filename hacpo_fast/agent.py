@@ -19,6 +19,7 @@ from hacpo_fast.policy.policy import Policy
 from hacpo_fast.rollouts.codec import Codec
 from hacpo_fast.rollouts.engine import Engine, Sampling
 from hacpo_fast.rollouts.records import Rollout, record_rollouts
+from hacpo_fast.screening import ClipHistory
 from hacpo_fast.tasks.problems import Problem
 
 OPTIMIZER_FILE = "optimizer.safetensors"
@@ -135,6 +136,7 @@ class Agent:
             self.policy.model.named_parameters(), training.betas, training.adam_eps, training.weight_decay
         )
         self.updates = 0  # optimiser updates so far
+        self.clip_history = ClipHistory()
         if checkpoint:
             self.optimizer.load_state_dict(load_file(checkpoint / OPTIMIZER_FILE))
 

@@ -236,6 +236,11 @@ class TrainingConfig(Section):
     max_grad_norm: Positive = Field(1.0, description="Gradients are scaled down to this norm")
     warmup_steps: int = Field(0, ge=0, description="Steps in which the learning rate rises from 0")
     schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="After the warm-up, down to 0")
+    score_first: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="Score other agents' responses without gradient and train on those inside the clip range only; "
+        "auto: when the last steps say that it saves time. Does not change the result",
+    )
     gradient_checkpointing: bool = Field(False, description="Less memory for activations, more time")
 
 
@@ -310,6 +315,20 @@ class Config(Section):
     def samples_per_prompt(self) -> int:
         """G of this run: gspo_x2 spends twice the rollouts of the others."""
         return self.rollout.samples_per_prompt * (2 if self.algorithm.name == "gspo_x2" else 1)
+
+    @property
+    def old_policy_is_denominator(self) -> bool:
+        """Whether ratios are against the learner before its first update, and not against the pool's log-probs."""
+        if self.algorithm.name == "naive":
+            return self.algorithm.naive_reference == "learner"
+        return self.rollout.logprobs == "recompute" and not self.algorithm.shares
+
+    @property
+    def scores_rollouts(self) -> bool:
+        """Whether every response is scored by its source's policy before any update."""
+        if self.algorithm.importance_correction != "none":
+            return True
+        return self.rollout.logprobs == "recompute" and not self.old_policy_is_denominator
 
     def temperature(self, agent: str) -> float:
         return self.agents[agent].temperature or self.rollout.temperature

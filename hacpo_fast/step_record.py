@@ -45,8 +45,9 @@ def agent_record(
         "lr": learner.lr,
         "generated_tokens_per_second": float(lengths.sum() / phases.spent("rollout", agent.name)),
         "trained_tokens_per_second": learner.trained_tokens / phases.spent("learn", agent.name),
-        "unscorable_share": float(1 - learner.batch.scorable.mean()),
+        "unscorable_share": learner.batch.unscorable_share,
         "live_share": float(learner.needed.mean()),
+        "screened_share": learner.screened_out / len(learner.needed),
         **{f"{name}_std": spread for name, spread in spreads.items() if name.endswith("_ratio")},
     }
     for name, mean in means.items():

@@ -103,6 +103,7 @@ class Trainer:
                 "steps_done": self.steps_done,
                 "capability": self.capability.state_dict(),
                 "updates": {agent.name: agent.updates for agent in self.agents},
+                "clip_history": {agent.name: agent.clip_history.state_dict() for agent in self.agents},
             }
             (folder / STATE_FILE).write_text(json.dumps(state, indent=1))
 
@@ -116,6 +117,7 @@ class Trainer:
         self.capability.load_state_dict(state["capability"])
         for agent in self.agents:
             agent.updates = state["updates"][agent.name]
+            agent.clip_history.load_state_dict(state["clip_history"][agent.name])
 
     def _save_agents(self, folder: Path) -> None:
         for agent in self.agents:
@@ -136,11 +138,7 @@ class Trainer:
         """Training step number `step` (from 1). Returns its record for the logs."""
         phases = Phases()
         problems = self.prepared.batch(step)
-        pool = self._collect(step, problems, phases)
-        mismatch: dict[str, float] = {}
-        if self.config.rollout.logprobs == "recompute" or self.config.algorithm.importance_correction != "none":
-            with phases("recompute"):
-                pool, mismatch = recompute(pool, self.agents, self._prompts, self.config)
+        pool, mismatch = self._collect(step, problems, phases)
         capability = self.capability.update(
             {agent.name: torch.from_numpy(pool.of(agent.index).reward) for agent in self.agents}
         )
@@ -191,23 +189,33 @@ class Trainer:
         updates = {agent.name: agent.updates for agent in self.agents}
         self.output.validation({"step": step, "validation": scores, "updates": updates, "time": phases.seconds()})
 
-    def _collect(self, step: int, problems: Sequence[Problem], phases: Phases) -> RolloutPool:
-        """Every agent answers every prompt. One agent's answers are verified while the next one samples."""
-        pending = []
+    def _collect(self, step: int, problems: Sequence[Problem], phases: Phases) -> tuple[RolloutPool, dict[str, float]]:
+        """Every agent answers every prompt. Answers are verified while the next agent samples or scores.
+
+        Returns:
+            (the pool, and where log-probs were recomputed by agent: how far they were from the engine's).
+        """
+        rollouts, verifying = [], []
         for agent in self.agents:
             seed = derive(self.config.run.seed, Purpose.ROLLOUT, step, agent.index)
             self.output.phase(f"{agent.name} answers")
             with phases("rollout", agent.name):
-                rollouts = agent.rollout(self._prompts(agent, problems), self.config.samples_per_prompt, seed)
-            handle = self.rewards.submit([(rollout.text, problems[rollout.prompt]) for rollout in rollouts])
-            pending.append((rollouts, handle))
-        verified = []
+                answers = agent.rollout(self._prompts(agent, problems), self.config.samples_per_prompt, seed)
+            verifying.append(self.rewards.submit([(answer.text, problems[answer.prompt]) for answer in answers]))
+            rollouts += answers
+        pool = RolloutPool(problems, [agent.name for agent in self.agents], rollouts)
+        mismatch: dict[str, float] = {}
+        if self.config.scores_rollouts:
+            with phases("recompute"):
+                pool, mismatch = recompute(pool, self.agents, self._prompts, self.config)
         with phases("verify"):
-            for rollouts, handle in pending:
-                for rollout, result in zip(rollouts, handle.result(), strict=True):
-                    verified.append(replace(rollout, reward=result.value, reward_error=result.error))
+            results = [result for handle in verifying for result in handle.result()]
+        verified = [
+            replace(rollout, reward=result.value, reward_error=result.error)
+            for rollout, result in zip(pool.rollouts, results, strict=True)
+        ]
         self._note_large_rewards(max((rollout.reward for rollout in verified), default=0.0))
-        return RolloutPool(problems, [agent.name for agent in self.agents], verified)
+        return replace(pool, rollouts=verified), mismatch
 
     def _note_large_rewards(self, largest: float) -> None:
         limit = self.config.algorithm.advantage.reward_max
@@ -223,8 +231,9 @@ class Trainer:
         )  # fmt: skip
         training = config.training
         factor = lr_factor(step - 1, self.prepared.steps, training.warmup_steps, training.schedule)
-        learner = Learner(agent, batch, config, agent.lr * factor)
-        learner.learn(rng(config.run.seed, Purpose.MINIBATCH, step, agent.index))
+        draw = rng(config.run.seed, Purpose.MINIBATCH, step, agent.index)
+        learner = Learner(agent, batch, config, agent.lr * factor, draw)
+        learner.learn()
         return learner
 
     def _prompts(self, agent: Agent, problems: Sequence[Problem]) -> list[np.ndarray]:

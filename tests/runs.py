@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import tiny
 import torch
 from safetensors.torch import load_file
@@ -96,16 +97,16 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-def first_learner(trainer, token_budget: int):
-    """The learner of the first agent in the first step of `trainer`, before any update."""
+def first_learner(trainer, **training):
+    """The learner of the first agent in the first step of `trainer`, before any update. training: other settings."""
     config = trainer.config
-    config = config.model_copy(update={"training": config.training.model_copy(update={"token_budget": token_budget})})
+    config = config.model_copy(update={"training": config.training.model_copy(update=training)})
     trainer.output = SimpleNamespace(phase=lambda text: None)
     with open_rewards(config.task) as trainer.rewards:
-        pool = trainer._collect(1, trainer.prepared.batch(1), Phases())
+        pool, _ = trainer._collect(1, trainer.prepared.batch(1), Phases())
     agent = trainer.agents[0]
     ratios = torch.ones(len(trainer.agents), len(trainer.agents), dtype=torch.float64)
     batch = assemble(
         pool, 0, agent.codec, trainer._prompts(agent, pool.problems), agent.context, ratios, config.algorithm, True
     )
-    return Learner(agent, batch, config, lr=1e-3)
+    return Learner(agent, batch, config, lr=1e-3, rng=np.random.default_rng(0))

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hacpo_fast.errors import UserError
+from hacpo_fast.learner import Update
 from hacpo_fast.policy.policy import Policy
 from hacpo_fast.rollouts.transformers_engine import TransformersEngine
 from hacpo_fast.run.place import Place
@@ -244,30 +245,15 @@ def test_gradients_of_a_step_do_not_depend_on_the_micro_batches(settings, tmp_pa
     gradients = []
     for budget in (1, 150, 1 << 20):
         trainer = Trainer(prepare(config.model_copy(deep=True)), tmp_path / "run")
-        learner = runs.first_learner(trainer, budget)
+        learner = runs.first_learner(trainer, token_budget=budget)
         rows = np.flatnonzero(learner.needed)
         for micro in learner._micro_batches(rows):
-            learner._backward(micro, 32, updates_done=0)
+            learner._backward(micro, Update(32, updates_done=0, on_policy=True))
         gradients.append({name: g.clone() for name, g in trainer.agents[0].optimizer.gradients().items()})
     assert len(learner._micro_batches(rows)) == 1
     for other in gradients[1:]:
         for name, gradient in gradients[0].items():
             torch.testing.assert_close(other[name], gradient, rtol=1e-4, atol=1e-6)
-
-
-def test_responses_without_gradient_may_be_left_out(settings, tmp_path):
-    from hacpo_fast.preparation import prepare
-    from hacpo_fast.trainer import Trainer
-
-    gradients = []
-    for everything in (False, True):
-        trainer = Trainer(prepare(settings("ada", "bea", training__minibatch_responses=32)), tmp_path / "run")
-        learner = runs.first_learner(trainer, 1 << 20)
-        rows = np.flatnonzero(learner.batch.scorable if everything else learner.needed)
-        learner._backward(rows, 32, updates_done=0)
-        gradients.append({name: g.clone() for name, g in trainer.agents[0].optimizer.gradients().items()})
-    for name, gradient in gradients[0].items():
-        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-4, atol=1e-6)
 
 
 def noisy(monkeypatch, size):
@@ -320,15 +306,15 @@ def test_importance_weights_enter_where_they_should(settings, tmp_path, monkeypa
     from hacpo_fast.trainer import Trainer
 
     trainer = Trainer(prepare(settings("ada", training__minibatch_responses=32)), tmp_path / "run")
-    learner = runs.first_learner(trainer, 1 << 20)
+    learner = runs.first_learner(trainer)
     rows, optimizer = np.flatnonzero(learner.needed), trainer.agents[0].optimizer
 
     def backward(batch):
         learner.batch = batch
-        loss = learner._backward(rows, 32, updates_done=0)
+        loss = learner._backward(rows, Update(32, updates_done=0, on_policy=True))
         gradients = {name: gradient.clone() for name, gradient in optimizer.gradients().items()}
         optimizer.zero_grad()
-        return loss, gradients
+        return loss.item(), gradients
 
     plain = learner.batch
     loss, gradients = backward(plain)
