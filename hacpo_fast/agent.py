@@ -15,10 +15,12 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig, Pretrained
 from hacpo_fast.config import AgentConfig, Config
 from hacpo_fast.errors import UserError
 from hacpo_fast.policy.optimizer import MasterAdamW
-from hacpo_fast.policy.policy import Policy
+from hacpo_fast.policy.optimizer_state import Offloaded, Resident
+from hacpo_fast.policy.policy import Policy, longest_sequence
 from hacpo_fast.rollouts.codec import Codec
 from hacpo_fast.rollouts.engine import Engine, Sampling
 from hacpo_fast.rollouts.records import Rollout, record_rollouts
+from hacpo_fast.run.phases import timed
 from hacpo_fast.screening import ClipHistory
 from hacpo_fast.tasks.problems import Problem
 
@@ -37,7 +39,7 @@ class ModelCard:
     @cached_property
     def context(self) -> int:
         """Tokens that a sequence may have."""
-        return getattr(self.model_config.get_text_config(), "max_position_embeddings", None) or 1 << 30
+        return longest_sequence(self.model_config) or 1 << 30
 
     def dtype(self, device: torch.device) -> torch.dtype:
         if self.settings.dtype == "auto":
@@ -126,15 +128,16 @@ class Agent:
         weights = str(checkpoint) if checkpoint else settings.model
         self.policy = load(weights, gradient_checkpointing=config.training.gradient_checkpointing)
         self.policy.verify()
-        self.context = min(card.context, self.policy.max_length or card.context)  # tokens of a sequence
+        self.context = card.context
         self.reference = None  # the initial policy, where a KL term asks for it
         if config.algorithm.kl_coef:
             self.reference = load(settings.model)
             self.reference.model.requires_grad_(False)
         training = config.training
         self.optimizer = MasterAdamW(
-            self.policy.model.named_parameters(), training.betas, training.adam_eps, training.weight_decay
-        )
+            self.policy.model.named_parameters(), training.betas, training.adam_eps, training.weight_decay,
+            Offloaded if training.offload_optimizer and device.type == "cuda" else Resident,
+        )  # fmt: skip
         self.updates = 0  # optimiser updates so far
         self.clip_history = ClipHistory()
         if checkpoint:
@@ -142,9 +145,12 @@ class Agent:
 
     def rollout(self, prompts: Sequence[np.ndarray], samples: int, seed: int) -> list[Rollout]:
         """`samples` responses of the present weights to each prompt (in the agent's tokens), prompt by prompt."""
-        self.engine.sync()
-        sampling = Sampling(samples, self.temperature, self.max_response_tokens)
-        return record_rollouts(self.index, self.codec, self.engine.generate(prompts, sampling, seed))
+        with timed("sync"):
+            self.engine.sync()
+        with timed("generate"):
+            sampled = self.engine.generate(prompts, Sampling(samples, self.temperature, self.max_response_tokens), seed)
+        with timed("decode_text"):
+            return record_rollouts(self.index, self.codec, sampled)
 
     def save(self, folder: Path) -> None:
         """Writes weights, configuration and tokenizer as a Hugging Face folder."""

@@ -42,6 +42,9 @@ class RunConfig(Section):
     keep_checkpoints: Count = Field(2, description="Older checkpoints are removed")
     save_rollouts: int = Field(4, ge=0, description="Responses per agent and step written to rollouts.jsonl")
     show_rollouts: int = Field(0, ge=0, description="Responses per agent and step printed in the terminal")
+    profile_steps: list[Count] = Field(
+        [], description="Steps, e.g. [2, 3], whose trace and top operators are written to profile/ in the run's folder"
+    )
     tensorboard: bool = Field(True, description="Write TensorBoard event files where tensorboard is installed")
     wandb_project: str | None = Field(None, description="Weights & Biases project; empty: off")
 
@@ -242,6 +245,9 @@ class TrainingConfig(Section):
         "auto: when the last steps say that it saves time. Does not change the result",
     )
     gradient_checkpointing: bool = Field(False, description="Less memory for activations, more time")
+    offload_optimizer: bool = Field(
+        False, description="On a GPU: AdamW's masters and moments lie in the host's memory between updates"
+    )
 
 
 class SamplingConfig(Section):

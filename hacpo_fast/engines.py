@@ -92,13 +92,12 @@ def open_engines(
 
 def _open_vllm(engines: Engines, policy: Policy, card: ModelCard, config: Config, cache: int) -> None:
     rollout = config.rollout
-    limit = min(card.context, policy.max_length or card.context)
     settings = VllmSettings(
         model=card.settings.model,
         end_ids=sorted(card.codec.end_ids),
         dtype=policy.model.dtype if rollout.dtype == "auto" else getattr(torch, rollout.dtype),
         device=policy.device,
-        max_tokens=min(limit, config.max_sequence_tokens(card.name)),
+        max_tokens=min(card.context, config.max_sequence_tokens(card.name)),
         max_sequences=rollout.batch_sequences,
         kv_cache_bytes=cache,
         unpacked=rollout.weights != "reload",

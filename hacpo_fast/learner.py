@@ -18,9 +18,10 @@ from hacpo_fast.mismatch import check
 from hacpo_fast.policy.batch import PackedBatch, input_lengths
 from hacpo_fast.policy.packing import pack
 from hacpo_fast.run.metrics import Accumulator
+from hacpo_fast.run.phases import timed
 from hacpo_fast.scoring import score
 from hacpo_fast.screening import break_even
-from hacpo_kernels import linear_policy_loss, policy_loss
+from hacpo_kernels import PolicyLossStats, linear_policy_loss, policy_loss
 
 
 @dataclass(frozen=True)
@@ -74,14 +75,16 @@ class Learner:
             losses.append(self._backward(micro, update))
         if update.updates_done == 0 and "mismatch" in (means := self.accumulator.means()):
             check(self.agent.name, means["mismatch"], self.config.rollout.max_mismatch)
-        self.agent.optimizer.clip_and_norm(self.config.training.max_grad_norm)
-        result = self.agent.optimizer.step(self.lr)
+        with timed("optimizer"):
+            self.agent.optimizer.clip_and_norm(self.config.training.max_grad_norm)
+            result = self.agent.optimizer.step(self.lr)
         self.accumulator.add("loss", sum(loss.item() for loss in losses))  # read once the device is done anyway
         if result.applied:
             self.accumulator.add("grad_norm", result.norm)
         self.skipped_updates += result.status == "non_finite"
         return result.applied
 
+    @timed("pack")
     def _micro_batches(self, rows: np.ndarray) -> list[np.ndarray]:
         lengths = input_lengths([self.batch.sequence(row) for row in rows])
         return [rows[chosen] for chosen in pack(lengths, self.config.training.token_budget)]
@@ -89,29 +92,43 @@ class Learner:
     def _backward(self, rows: np.ndarray, update: Update) -> Tensor:
         """Adds the gradient of these rows' part of the loss: a sum over them, divided by the mini-batch's size."""
         policy, temperature = self.agent.policy, self.agent.temperature
-        packed = PackedBatch.build([self.batch.sequence(row) for row in rows], policy.device)
-        arguments = self._loss_arguments(rows, update)
+        with timed("pack"):
+            packed = PackedBatch.build([self.batch.sequence(row) for row in rows], policy.device)
+            arguments = self._loss_arguments(rows, update)
         old_policy = update.on_policy and self.config.old_policy_is_denominator
         if old_policy or self.reference_logprobs is not None or self.batch.token_importance is not None:
-            token_logprobs = policy.token_logprobs(packed, temperature)
-            if old_policy:
-                arguments |= _denominators(token_logprobs.detach(), packed.response_cu_seqlens)
-            loss, stats = policy_loss(self._weighed(token_logprobs, rows), packed.response_cu_seqlens, **arguments)
-            if self.reference_logprobs is not None:
-                loss = loss + self._kl(token_logprobs, packed.response_cu_seqlens, rows, update.responses)
+            with timed("forward"):
+                token_logprobs = policy.token_logprobs(packed, temperature)
+            with timed("loss"):
+                loss, stats = self._loss(token_logprobs, packed.response_cu_seqlens, rows, update, arguments)
         else:
             lengths = [len(self.batch.views[row].token_ids) for row in rows]
             on_host = torch.from_numpy(np.cumsum([0, *lengths]))  # the operator would wait for a device's copy
-            loss, token_logprobs, stats = linear_policy_loss(
-                policy.hidden_rows(packed), targets=packed.targets, cu_seqlens=on_host, **arguments,
-                **policy.head.arguments(temperature),
-            )  # fmt: skip
-        loss.backward()
+            with timed("forward"):
+                hidden = policy.hidden_rows(packed)
+            with timed("loss"):
+                loss, token_logprobs, stats = linear_policy_loss(
+                    hidden, targets=packed.targets, cu_seqlens=on_host, **arguments,
+                    **policy.head.arguments(temperature),
+                )  # fmt: skip
+        with timed("backward"):
+            loss.backward()
         self.trained_tokens += len(packed.input_ids)
         self._measure(stats, rows)
         if update.updates_done == 0:
             self._measure_mismatch(token_logprobs.detach(), rows)
         return loss.detach()
+
+    def _loss(
+        self, token_logprobs: Tensor, cu_seqlens: Tensor, rows: np.ndarray, update: Update, arguments: dict[str, Any]
+    ) -> tuple[Tensor, PolicyLossStats]:
+        """The loss of given log-probs, which a KL term, importance weights or denominators of their own need."""
+        if update.on_policy and self.config.old_policy_is_denominator:
+            arguments = arguments | _denominators(token_logprobs.detach(), cu_seqlens)
+        loss, stats = policy_loss(self._weighed(token_logprobs, rows), cu_seqlens, **arguments)
+        if self.reference_logprobs is not None:
+            loss = loss + self._kl(token_logprobs, cu_seqlens, rows, update.responses)
+        return loss, stats
 
     def _screen(self, rows: np.ndarray, update: Update) -> tuple[np.ndarray, Tensor]:
         """Scores other agents' responses among `rows` and leaves out those that the clip discards.
@@ -130,7 +147,9 @@ class Learner:
         self.screened_out += len(out)
         return rows[~np.isin(rows, others[out])], loss
 
-    def _loss_of_scores(self, scores: list[np.ndarray], rows: np.ndarray, update: Update):
+    def _loss_of_scores(
+        self, scores: list[np.ndarray], rows: np.ndarray, update: Update
+    ) -> tuple[Tensor, PolicyLossStats]:
         token_logprobs = torch.from_numpy(np.concatenate([np.zeros(0, dtype=np.float32), *scores]))
         cu_seqlens = torch.from_numpy(np.cumsum([0, *map(len, scores)]))
         arguments = self._loss_arguments(rows, update, torch.device("cpu"))
@@ -187,7 +206,8 @@ class Learner:
         self.accumulator.add("kl", per_response.sum() / own.sum().clamp(min=1), own.sum())
         return self.algorithm.kl_coef * (weight * k3).sum() / denominator
 
-    def _measure(self, stats, rows: np.ndarray) -> None:
+    @timed("measure")
+    def _measure(self, stats: PolicyLossStats, rows: np.ndarray) -> None:
         own = torch.from_numpy(self.batch.from_self[rows]).to(stats.ratio.device)
         for kind, chosen in (("own", own), ("cross", ~own)):
             self.accumulator.add(f"{kind}_ratio", stats.ratio, chosen)

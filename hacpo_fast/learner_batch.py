@@ -15,6 +15,7 @@ from hacpo_fast.config import AdvantageConfig, AlgorithmConfig
 from hacpo_fast.rollouts.codec import Codec
 from hacpo_fast.rollouts.records import RolloutPool
 from hacpo_fast.rollouts.views import View, views_for
+from hacpo_fast.run.phases import timed
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class LearnerBatch:
         return replace(self, source_mean_logprobs=means, views=views)
 
 
+@timed("assemble")
 def assemble(
     pool: RolloutPool,
     learner: int,

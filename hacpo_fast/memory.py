@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 from hacpo_fast.agent import ModelCard
 from hacpo_fast.config import Config
 from hacpo_fast.errors import UserError
+from hacpo_fast.policy.optimizer_state import CHUNK
 
 # Tokens of a block of vLLM's KV cache; a sequence takes whole blocks.
 CACHE_BLOCK = {"cpu": 128, "cuda": 16}
@@ -20,7 +21,7 @@ SPARE = 0.05  # of the device: allocators' own losses, what other libraries take
 
 
 class AgentMemory(NamedTuple):
-    """Bytes. All but the last two stay for the whole run; those come and go, one agent at a time."""
+    """Bytes. Generation and activations come and go, one agent at a time; the rest stays for the whole run."""
 
     weights: int
     gradients: int
@@ -30,6 +31,7 @@ class AgentMemory(NamedTuple):
     kv_cache: int  # of a vLLM engine
     generation: int
     activations: int
+    offloaded: int = 0  # of the optimiser, in the host's memory
 
     @property
     def lasting(self) -> int:
@@ -53,7 +55,7 @@ def plan(
     """
     needs = [estimate(card, config, device, engine) for card in cards]
     if not trained:
-        needs = [need._replace(gradients=0, optimizer=0, reference=0, activations=0) for need in needs]
+        needs = [need._replace(gradients=0, optimizer=0, reference=0, activations=0, offloaded=0) for need in needs]
     if engine == "transformers":
         return needs
     taken = sum(need.lasting for need in needs) + max(need.passing for need in needs)
@@ -70,11 +72,15 @@ def estimate(card: ModelCard, config: Config, device: torch.device, engine: str)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     size = card.dtype(device).itemsize
     masters = 4 * parameters if size < 4 else 0
+    optimizer, offloaded = 8 * parameters + masters, 0
+    if config.training.offload_optimizer and device.type == "cuda":
+        offloaded, optimizer = optimizer, min(optimizer, 2 * CHUNK * (12 if masters else 8))  # two chunks at a time
     text = card.model_config.get_text_config()
     longest = _longest(card, config)
     tokens = max(config.training.token_budget, longest)
     intermediate = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
-    per_layer = text.hidden_size if config.training.gradient_checkpointing else 8 * text.hidden_size + 3 * intermediate
+    layers, per_layer = text.num_hidden_layers, 8 * text.hidden_size + 3 * intermediate
+    kept = text.hidden_size * layers + per_layer if config.training.gradient_checkpointing else per_layer * layers
     sequences, shared = config.rollout.batch_sequences, config.rollout.weights in ("auto", "shared")
     engine_dtype = _engine_dtype(card, config, device)
     if engine == "vllm":
@@ -84,14 +90,15 @@ def estimate(card: ModelCard, config: Config, device: torch.device, engine: str)
     return AgentMemory(
         weights=parameters * size,
         gradients=parameters * 4 if masters else parameters * size,
-        optimizer=8 * parameters + masters,
+        optimizer=optimizer,
         reference=parameters * size if config.algorithm.kl_coef else 0,
         engine_weights=0
         if engine == "transformers" or (shared and engine_dtype == card.dtype(device))
         else parameters * engine_dtype.itemsize,
         kv_cache=0,
         generation=generation,
-        activations=tokens * per_layer * text.num_hidden_layers * size,
+        activations=tokens * kept * size,
+        offloaded=offloaded,
     )
 
 
@@ -131,8 +138,11 @@ def _cached_per_token(card: ModelCard, dtype: torch.dtype) -> int:
 
 def device_memory(device: torch.device) -> int:
     """Bytes that the device has: free ones of a GPU, all of the machine's otherwise."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else host_memory()
+
+
+def host_memory() -> int:
+    """Bytes of the machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -145,7 +155,17 @@ def readable(size: int) -> str:
 
 
 def check(needs: Sequence[AgentMemory], available: int) -> int:
-    """Bytes needed in sum. Raises UserError naming the setting to lower if they exceed `available`."""
+    """Bytes needed of the device in sum.
+
+    Raises:
+        UserError: they exceed `available`, or the host has no room for what is offloaded; names the setting to change.
+    """
+    offloaded = sum(need.offloaded for need in needs)
+    if offloaded > (1 - SPARE) * host_memory():
+        raise UserError(
+            f"memory: training.offload_optimizer takes {readable(offloaded)} of the host's memory, which has "
+            f"{readable(host_memory())}; set it to false, or use smaller or fewer agents"
+        )
     needed = sum(need.lasting for need in needs) + max(need.passing for need in needs)
     if needed > available:
         largest = max(needs, key=lambda need: need.passing)
@@ -155,7 +175,7 @@ def check(needs: Sequence[AgentMemory], available: int) -> int:
         elif copies > needed / 8 and needed - copies <= available:
             advice = "set rollout.weights=shared and rollout.dtype=auto: a second copy of the weights is too much"
         elif largest.passing < needed / 4:
-            advice = "use smaller or fewer agents, or agents.<name>.dtype=bfloat16"
+            advice = "use smaller or fewer agents, agents.<name>.dtype=bfloat16 or training.offload_optimizer=true"
         elif largest.activations > largest.generation:
             advice = "lower training.token_budget or set training.gradient_checkpointing=true"
         else:

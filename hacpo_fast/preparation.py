@@ -78,6 +78,7 @@ def prepare(config: Config) -> Preparation:
     available = memory.device_memory(device)
     needs = memory.plan(cards, config, device, engine, available)
     memory.check(needs, available)
+    steps = config.run.steps or len(train) // size
     return Preparation(
         config=config,
         device=device,
@@ -86,12 +87,22 @@ def prepare(config: Config) -> Preparation:
         held_out=held_out,
         prompt_tokens=train_tokens,
         held_out_tokens=held_out_tokens,
-        steps=config.run.steps or len(train) // size,
+        steps=steps,
         engine=engine,
         memory=needs,
         device_memory=available,
-        notes=[*notes, *left_out, *more, *engine_notes],
+        notes=[*notes, *left_out, *more, *engine_notes, *_without_effect(config, device, steps)],
     )
+
+
+def _without_effect(config: Config, device: torch.device, steps: int) -> list[str]:
+    """Notes on settings that will change nothing in this run."""
+    notes = []
+    if late := [step for step in config.run.profile_steps if step > steps]:
+        notes.append(f"run.profile_steps: the run ends with step {steps}, before {late}")
+    if config.training.offload_optimizer and device.type != "cuda":
+        notes.append("training.offload_optimizer changes nothing on a CPU: all memory is the host's")
+    return notes
 
 
 def choose_device(name: str) -> torch.device:

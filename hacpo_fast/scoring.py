@@ -9,8 +9,10 @@ import numpy as np
 from hacpo_fast.policy.batch import PackedBatch, TokenPair, input_lengths
 from hacpo_fast.policy.packing import pack
 from hacpo_fast.policy.policy import Policy
+from hacpo_fast.run.phases import timed
 
 
+@timed("score")
 def score(policy: Policy, sequences: Sequence[TokenPair], temperature: float, token_budget: int) -> list[np.ndarray]:
     """Token log-probs ([L] float32) of each (prompt, response) at `temperature`, packed under `token_budget`."""
     scores: list[np.ndarray] = [np.zeros(0, dtype=np.float32)] * len(sequences)

@@ -32,6 +32,8 @@ def agent_record(
     means, spreads = learner.accumulator.means(), learner.accumulator.spreads()
     record = {
         "updates": agent.updates,
+        "time": phases.seconds_of(agent.name),
+        "peak_memory": phases.peaks(agent.name),
         "skipped_updates": learner.skipped_updates,
         "reward": float(own.reward.mean()),
         "accuracy": float((own.reward >= reward_max).mean()),

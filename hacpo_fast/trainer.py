@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from hacpo_fast.rollouts.records import RolloutPool
 from hacpo_fast.run.checkpoints import prune, write_whole
 from hacpo_fast.run.output import RunOutput
 from hacpo_fast.run.phases import Phases
+from hacpo_fast.run.profile import profiled
 from hacpo_fast.run.seeds import Purpose, derive, rng
 from hacpo_fast.run.signals import StopRequest
 from hacpo_fast.step_record import agent_record, no_signal_share, sample_rollouts
@@ -80,7 +81,9 @@ class Trainer:
         with StopRequest(self.output.note) as stop:
             for step in range(self.steps_done + 1, steps + 1):
                 with self._saving_on_failure(step):
-                    self.output.step(self.step(step))
+                    with self._profiling(step):
+                        record = self.step(step)
+                    self.output.step(record)
                     self.steps_done = step
                     if every and (step % every == 0 or step == steps):
                         self.validate(step)
@@ -134,9 +137,14 @@ class Trainer:
                 self.output.note(f"step {step} failed; the agents as they are now are in {saved}")
             raise
 
+    def _profiling(self, step: int) -> AbstractContextManager[None]:
+        if step not in self.config.run.profile_steps:
+            return nullcontext()
+        return profiled(self.folder / "profile", step, self.prepared.device)
+
     def step(self, step: int) -> dict[str, Any]:
         """Training step number `step` (from 1). Returns its record for the logs."""
-        phases = Phases()
+        phases = Phases(self.prepared.device)
         problems = self.prepared.batch(step)
         pool, mismatch = self._collect(step, problems, phases)
         capability = self.capability.update(
@@ -167,6 +175,7 @@ class Trainer:
         return {
             "step": step,
             "time": phases.seconds(),
+            "peak_memory": phases.peaks(),
             "prompts": len(problems),
             "no_signal_share": no_signal_share(pool),
             "agents": agents,
@@ -174,12 +183,12 @@ class Trainer:
 
     def validate(self, step: int) -> None:
         """Answers the held-out problems with every agent."""
-        phases, settings, problems = Phases(), self.config.validation, self.prepared.held_out
+        phases, settings, problems = Phases(self.prepared.device), self.config.validation, self.prepared.held_out
         scores = {}
-        with phases("validate"):
-            for agent in self.agents:
-                self.output.phase(f"{agent.name} is validated")
-                prompts = [self.prepared.held_out_tokens[agent.name][problem.id] for problem in problems]
+        for agent in self.agents:
+            self.output.phase(f"{agent.name} is validated")
+            prompts = [self.prepared.held_out_tokens[agent.name][problem.id] for problem in problems]
+            with phases("validate", agent.name):
                 scores[agent.name] = validate(
                     agent.engine, agent.codec, problems, prompts, settings.sampling,
                     settings.max_response_tokens or agent.max_response_tokens, self.validation_rewards,

@@ -80,7 +80,11 @@ def timeless(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     def strip(value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        return {key: strip(v) for key, v in value.items() if key != "time" and not key.endswith("_per_second")}
+        return {
+            key: strip(v)
+            for key, v in value.items()
+            if key not in ("time", "peak_memory") and not key.endswith("_per_second")
+        }
 
     return [strip(record) for record in records]
 

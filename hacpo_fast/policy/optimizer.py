@@ -7,14 +7,19 @@ rounded into the parameter, and their gradients are summed over micro-batches in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adamw import adamw
 
 from hacpo_fast.errors import UserError
+from hacpo_fast.policy.optimizer_state import MASTER, MOMENTS, Resident, State
+
+STEP = "step"
 
 
 @dataclass(frozen=True)
@@ -51,11 +56,13 @@ class MasterAdamW:
         betas: tuple[float, float] = (0.9, 0.95),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        state: Callable[[Mapping[str, nn.Parameter], Mapping[str, nn.Parameter]], State] = Resident,
     ) -> None:
         """Take a model's `named_parameters()`: tied ones once (under their first name), frozen ones not at all.
 
         Vectors (norms, biases) are not decayed: they set the scale and offset of activations, where 0 is no simpler
-        than any other value, and they are too few to overfit.
+        than any other value, and they are too few to overfit. state: where masters and moments live, `Resident` or
+        `Offloaded`; the result is the same.
 
         Raises:
             ValueError: no parameter is trainable.
@@ -66,26 +73,24 @@ class MasterAdamW:
                 self._parameters[name] = parameter
         if not self._parameters:
             raise ValueError("no parameter is trainable")
-        self._masters = {
-            name: parameter if parameter.dtype.itemsize >= 4 else parameter.detach().float()
-            for name, parameter in self._parameters.items()
-        }
-        self._rounded = {name: p for name, p in self._parameters.items() if self._masters[name] is not p}
+        self._rounded = {name: p for name, p in self._parameters.items() if p.dtype.itemsize < 4}
+        self._sums: dict[str, Tensor] = {}  # float32 gradients of rounded parameters
         for name, parameter in self._rounded.items():
-            parameter.register_post_accumulate_grad_hook(_sum_into(self._masters[name]))
-        matrices = [master for master in self._masters.values() if master.ndim > 1]
-        vectors = [master for master in self._masters.values() if master.ndim <= 1]
-        groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+            parameter.register_post_accumulate_grad_hook(_sum_into(self._sums, name))
+        self._state = state(self._parameters, self._rounded)
+        self._steps: dict[str, Tensor] = {}  # updates of each parameter, beside it: the fused kernel reads them there
+        self._weight_decay = weight_decay
         # One fused kernel over all tensors where there is one; elsewhere (foreach=None) torch decides.
-        fused = all(master.device.type in ("cpu", "cuda") for master in self._masters.values())
-        self._adamw = torch.optim.AdamW(
-            [group for group in groups if group["params"]], betas=betas, eps=eps, fused=fused or None
+        self.fused = all(parameter.device.type in ("cpu", "cuda") for parameter in self._parameters.values())
+        self._adamw = partial(
+            adamw, beta1=betas[0], beta2=betas[1], eps=eps, fused=self.fused or None, amsgrad=False, maximize=False
         )
         self._norm: Tensor | None = None
 
     def gradients(self) -> dict[str, Tensor]:
         """The float32 gradients summed since the last step, by parameter; those that have none are missing."""
-        return {name: master.grad for name, master in self._masters.items() if master.grad is not None}
+        found = {name: self._sums.get(name, parameter.grad) for name, parameter in self._parameters.items()}
+        return {name: gradient for name, gradient in found.items() if gradient is not None}
 
     @torch.no_grad()
     def clip_and_norm(self, max_norm: float) -> Tensor:
@@ -108,28 +113,28 @@ class MasterAdamW:
         size = norm.item()
         update = Update(size, "no_gradient" if size == 0 else "applied" if size < float("inf") else "non_finite")
         if update.applied:
-            for group in self._adamw.param_groups:
-                group["lr"] = lr
-            self._adamw.step()
-            self._round_masters()
+            self._update(lr)
         self.zero_grad()
         return update
 
     def zero_grad(self) -> None:
         """Forget the gradients summed so far and free their memory."""
-        for name, parameter in self._parameters.items():
-            parameter.grad = self._masters[name].grad = None
+        for parameter in self._parameters.values():
+            parameter.grad = None
+        self._sums.clear()
         self._norm = None
 
     def state_dict(self) -> dict[str, Tensor]:
         """Masters (of 16-bit parameters only) and moments, flat, so that safetensors can hold them.
 
         Keys are "master.NAME", "exp_avg.NAME", "exp_avg_sq.NAME" and "step.NAME"; a parameter has moments from its
-        first update on. The tensors are the live ones, not copies.
+        first update on. The tensors are the live ones, not copies, but for large ones of `Offloaded`.
         """
-        state = {f"master.{name}": self._masters[name] for name in self._rounded}
-        for name, master in self._masters.items():
-            state |= {f"{kind}.{name}": tensor for kind, tensor in self._adamw.state.get(master, {}).items()}
+        state = {}
+        for name in self._parameters:
+            begun = name in self._steps
+            tensors = self._state.tensors(name) | ({STEP: self._steps[name]} if begun else {})
+            state |= {f"{kind}.{name}": tensor for kind, tensor in tensors.items() if begun or kind == MASTER}
         return state
 
     @torch.no_grad()
@@ -139,38 +144,62 @@ class MasterAdamW:
         Raises:
             UserError: the state is of other parameters, dtypes or shapes; then nothing has changed.
         """
-        expected = {f"master.{name}": self._masters[name].shape for name in self._rounded}
-        for name in {key.removeprefix("step.") for key in state if key.startswith("step.")} & set(self._masters):
-            shape = self._masters[name].shape
-            expected |= {f"step.{name}": torch.Size(), f"exp_avg.{name}": shape, f"exp_avg_sq.{name}": shape}
+        expected = {f"{MASTER}.{name}": parameter.shape for name, parameter in self._rounded.items()}
+        begun = [name for name in self._parameters if f"{STEP}.{name}" in state]
+        for name in begun:
+            shape = self._parameters[name].shape
+            expected |= {f"{STEP}.{name}": torch.Size()} | {f"{kind}.{name}": shape for kind in MOMENTS}
         if {key: tensor.shape for key, tensor in state.items()} != expected:
             raise UserError("the saved optimiser state belongs to other parameters, or to weights of another dtype")
-        self._adamw.state.clear()
+        self._state.clear_moments()
+        self._steps = {name: self._step_of(name).copy_(state[f"{STEP}.{name}"]) for name in begun}
         for key, tensor in state.items():
             kind, name = key.split(".", 1)
-            master = self._masters[name]
-            if kind == "master":
-                master.copy_(tensor)
-            else:
-                # Step counts too live beside the parameter: the fused kernel reads them there.
-                self._adamw.state[master][kind] = tensor.to(master.device, copy=True)
-        self._round_masters()
+            if kind != STEP:
+                self._state.load(name, kind, tensor)
+            if kind == MASTER:
+                self._parameters[name].copy_(tensor)
 
-    def _round_masters(self) -> None:
-        if self._rounded:
-            torch._foreach_copy_([*self._rounded.values()], [self._masters[name] for name in self._rounded])
+    def _update(self, lr: float) -> None:
+        """AdamW on all parameters that have a gradient, and the masters rounded into theirs."""
+        gradients = self.gradients()
+        for name in gradients:
+            if name not in self._steps:
+                self._steps[name] = self._step_of(name)
+        for pieces in self._state.pieces([*gradients]):
+            matrices = [piece for piece in pieces if self._parameters[piece.name].ndim > 1]
+            vectors = [piece for piece in pieces if self._parameters[piece.name].ndim <= 1]
+            for group, decay in ((matrices, self._weight_decay), (vectors, 0.0)):
+                self._adamw(
+                    [piece.master for piece in group],
+                    [piece.of(gradients[piece.name]) for piece in group],
+                    [piece.exp_avg for piece in group],
+                    [piece.exp_avg_sq for piece in group],
+                    [],
+                    [self._steps[piece.name] if piece.last else self._steps[piece.name].clone() for piece in group],
+                    lr=lr,
+                    weight_decay=decay,
+                )
+            rounded = [piece for piece in pieces if piece.name in self._rounded]
+            if rounded:
+                weights = [piece.of(self._parameters[piece.name].data) for piece in rounded]
+                torch._foreach_copy_(weights, [piece.master for piece in rounded])
+
+    def _step_of(self, name: str) -> Tensor:
+        device = self._parameters[name].device if self.fused else "cpu"
+        return torch.zeros((), dtype=torch.float32, device=device)
 
 
-def _sum_into(master: Tensor) -> Callable[[Tensor], None]:
-    """A hook that moves a parameter's gradient, as soon as a backward pass is done with it, into its master's."""
+def _sum_into(sums: dict[str, Tensor], name: str) -> Callable[[Tensor], None]:
+    """A hook that moves a parameter's gradient, as soon as a backward pass is done with it, into its float32 sum."""
 
     def hook(parameter: Tensor) -> None:
         if parameter.grad is None:
             raise RuntimeError("two MasterAdamW hold the same 16-bit parameter, and only one can have its gradient")
-        if master.grad is None:
-            master.grad = parameter.grad.float()
+        if name in sums:
+            sums[name] += parameter.grad
         else:
-            master.grad += parameter.grad
+            sums[name] = parameter.grad.float()
         parameter.grad = None  # the 16-bit copy is never needed again, not even until the end of the backward pass
 
     return hook

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from hacpo_fast.errors import UserError
 from hacpo_fast.policy.attention import choose_attention, packed
@@ -37,7 +37,7 @@ class Policy:
         """
         self.model = model
         self.name = name or model.config.name_or_path or type(model).__name__
-        self.max_length = _longest(model.config.get_text_config())
+        self.max_length = longest_sequence(model.config)
         self._trunk = _trunk(model)
         if self._trunk is None:
             raise UserError(f"{self.name}: {type(model).__name__} has no decoder that could be run without its head")
@@ -165,9 +165,11 @@ def _trunk(model: PreTrainedModel) -> torch.nn.Module | None:
     return trunk
 
 
-def _longest(config: object) -> int | None:
-    limit = getattr(config, "max_position_embeddings", None)
-    rope = getattr(config, "rope_parameters", None) or {}
+def longest_sequence(config: PretrainedConfig) -> int | None:
+    """Most tokens that a sequence of a model may have, prompt and response; None where there is no limit."""
+    text = config.get_text_config()
+    limit = getattr(text, "max_position_embeddings", None)
+    rope = getattr(text, "rope_parameters", None) or {}
     if rope.get("rope_type") == "longrope":
         # Past this length all sequences of a batch would get other frequencies than the short ones get alone.
         limit = rope.get("original_max_position_embeddings") or limit

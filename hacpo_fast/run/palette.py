@@ -22,5 +22,5 @@ def agent_colour(index: int) -> str:
 def phases(time: dict[str, float | None]) -> dict[str, float]:
     """Seconds by phase, in order of a step, and what "total" leaves for "other"."""
     spent = {name: time.get(name) or 0.0 for name in PHASES if name != "other"}
-    spent |= {name: seconds or 0.0 for name, seconds in time.items() if name not in spent and name != "total"}
+    spent |= {name: seconds or 0.0 for name, seconds in time.items() if name not in spent | {"other": 0, "total": 0}}
     return spent | {"other": max((time.get("total") or 0.0) - sum(spent.values()), 0.0)}

@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 
 from hacpo_fast.errors import UserError, install_hint
 
+NESTED = ("time", "peak_memory")
+"""Values of a record that are values by phase: seconds, bytes."""
+
 
 class Scalar(NamedTuple):
     """One point of one curve."""
@@ -30,13 +33,17 @@ def scalars(record: dict[str, Any], updates: dict[str, int]) -> Iterator[Scalar]
     for name, value in record.items():
         if name != "step" and _is_number(value):
             yield Scalar(f"run/{name}", value, "step", step)
-    for phase, seconds in record.get("time", {}).items():
-        if _is_number(seconds):
-            yield Scalar(f"time/{phase}", seconds, "step", step)
+    for kind in NESTED:
+        for phase, value in record.get(kind, {}).items():
+            if _is_number(value):
+                yield Scalar(f"{kind}/{phase}", value, "step", step)
     for agent, values in record.get("agents", {}).items():
         for name, value in values.items():
             if name != "updates" and _is_number(value):
                 yield Scalar(f"{agent}/{name}", value, f"{agent}/updates", values["updates"])
+        for kind in NESTED:
+            for phase, value in values.get(kind, {}).items():
+                yield Scalar(f"{agent}/{kind}/{phase}", value, f"{agent}/updates", values["updates"])
     for agent, samplings in record.get("validation", {}).items():
         for sampling, scores in samplings.items():
             for name, value in scores.items():
