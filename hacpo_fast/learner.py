@@ -24,7 +24,7 @@ class Learner:
 
     def __init__(self, agent: Agent, batch: LearnerBatch, config: Config, lr: float):
         self.agent, self.config, self.lr = agent, config, lr
-        self.algorithm = config.algorithm
+        self.algorithm = agent.cross_bound.applied(config.algorithm)
         self.accumulator = Accumulator()
         self.trained_tokens = 0
         self.skipped_updates = 0
@@ -42,6 +42,7 @@ class Learner:
             if self._update(rows, updates_done):
                 updates_done += 1
         self.agent.updates += updates_done
+        self.agent.cross_bound.end_step()
 
     def _update(self, rows: np.ndarray, updates_done: int) -> bool:
         """One optimiser update; False if nothing in it had a gradient, or one that is not finite."""
@@ -93,6 +94,7 @@ class Learner:
         total.backward()
         self.trained_tokens += len(packed.input_ids)
         self._measure(stats, rows)
+        self.agent.cross_bound.observe(stats.ratio, column(~batch.own_objective), updates_done)
         if updates_done == 0 and not np.isnan(sampled).all():
             known = ~np.isnan(sampled)
             difference = token_logprobs.detach().cpu().numpy()[known] - sampled[known]

@@ -103,6 +103,7 @@ class Trainer:
                 "steps_done": self.steps_done,
                 "capability": self.capability.state_dict(),
                 "updates": {agent.name: agent.updates for agent in self.agents},
+                "cross_bound": {agent.name: agent.cross_bound.state_dict() for agent in self.agents},
             }
             (folder / STATE_FILE).write_text(json.dumps(state, indent=1))
 
@@ -116,6 +117,7 @@ class Trainer:
         self.capability.load_state_dict(state["capability"])
         for agent in self.agents:
             agent.updates = state["updates"][agent.name]
+            agent.cross_bound.load_state_dict(state["cross_bound"][agent.name])
 
     def _save_agents(self, folder: Path) -> None:
         for agent in self.agents:
