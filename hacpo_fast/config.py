@@ -188,8 +188,8 @@ class AdvantageConfig(Section):
 class AlgorithmConfig(Section):
     preset: str | None = Field(
         None,
-        description="A method or ablation by name, listed at the end. Settings beside it in the file win over it; on the "
-        "command line it wins over the file",
+        description="A method or ablation by name, listed at the end of --help. Settings beside it win over it; "
+        "on the command line it wins over those of the file",
     )
     name: Literal["hacpo", "gspo", "gspo_x2", "grpo", "naive"] = Field(
         "hacpo",

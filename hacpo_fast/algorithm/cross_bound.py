@@ -1,14 +1,15 @@
 """The lower end of the range in which other agents' responses count, kept where a share of them stays live.
 
-The paper fixes it (`cross_lower`, Eq. 13). How far the ratios of other agents' responses lie below 1 is however a matter
-of how unlike the agents are, and differs from pair to pair and in the course of a run: a fixed end that lets half of
-them through for one pair discards nearly all for another. Here it follows from what was measured. In a step, let s_i be
-the ratios before clipping and m_i the number of updates before theirs; response i is live under the end b if
+The paper fixes it (`cross_lower`, Eq. 13). How far the ratios of other agents' responses lie below 1 depends on how
+unlike the agents are, from pair to pair and in the course of a run: a fixed end that lets half of them through for one
+pair discards nearly all for another. Here the end follows from what was measured. In a step, let s_i be the ratios
+before clipping and m_i the number of updates before theirs; response i is live under the end b if
 
     b + m_i * cross_lower_step <= s_i <= cross_upper.
 
-The b for which exactly the target share of a step's responses had been live is a quantile of s_i - m_i * cross_lower_step
-over those with s_i <= cross_upper. The end of the next step is the mean of these b over the last WINDOW steps.
+The b under which the target share of a step's responses would have been live is a quantile of s_i - m_i *
+cross_lower_step, where those above cross_upper count as least. The next step has the mean of these b over the last
+WINDOW steps.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ WINDOW = 3
 
 
 class CrossBound:
-    """The lower end for one learner; `cross_lower` as long as nothing has been measured, and always where it is fixed."""
+    """The lower end for one learner; `cross_lower` while nothing has been measured, and always where it is fixed."""
 
     def __init__(self, settings: AlgorithmConfig):
         self.settings = settings

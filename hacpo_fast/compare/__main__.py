@@ -58,7 +58,6 @@ def _compare(chosen: argparse.Namespace) -> int:
     if not chosen.table:
         _run(wanted, agents, cells, chosen.workers, console)
     finished = [result for cell, result in _results(wanted, cells)]
-    missing = len(wanted) - len(finished)
     text = table.write(
         output, table.rows(finished, list(plan.pairs), list(plan.methods), plan.reference), plan.reference
     )

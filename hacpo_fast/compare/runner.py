@@ -13,7 +13,7 @@ from hacpo_fast.errors import UserError
 
 
 class Job(NamedTuple):
-    """A call whose result is a file. `function` must be importable and light to import: torch is loaded by the worker."""
+    """A call whose result is a file. `function` is imported by the worker."""
 
     label: str
     function: Callable[..., None]

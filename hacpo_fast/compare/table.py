@@ -79,7 +79,7 @@ def markdown(table: Sequence[Row], reference: str) -> str:
 
 def _written(column: str, value: Any) -> str:
     if value is None:
-        return "–"
+        return "-"
     if isinstance(value, Estimate):
         sign = "+" if column == "both - reference" else ""
         half = "" if math.isnan(value.half) else f" ± {100 * value.half:.1f}"
