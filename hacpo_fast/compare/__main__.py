@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 from rich.console import Console
@@ -77,16 +78,10 @@ def _results(wanted: Sequence[Cell], cells: Path):
 
 
 def _run(wanted: Sequence[Cell], agents: Path, cells: Path, workers: int, console: Console) -> None:
-    open_cells = [cell for cell in wanted if not is_finished(cell, cells)]
-    needed = {start.folder: start for cell in open_cells for start in cell.warm_starts.values()}
-    needed = {folder: start for folder, start in needed.items() if not (agents / folder).is_dir()}
-    skills = {start.skilled_folder: start for start in needed.values()}
-    skills = {folder: start for folder, start in skills.items() if not (agents / folder).is_dir()}
-    stages = [
-        [Job(f"skill {folder}", teach_skill, (start, agents)) for folder, start in skills.items()],
-        [Job(f"habits {folder}", teach_habits, (start, agents)) for folder, start in needed.items()],
-        [Job(f"{cell.pair}, {cell.method}, seed {cell.seed}", run_cell, (cell, cells)) for cell in open_cells],
-    ]
+    stages: list[list[Job]] = []
+    planned: set[str] = {folder.name for folder in agents.glob("*")}
+    for _, of_a_seed in groupby((cell for cell in wanted if not is_finished(cell, cells)), lambda cell: cell.seed):
+        stages += _stages(list(of_a_seed), planned, agents, cells)
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
     )  # fmt: skip
@@ -98,6 +93,19 @@ def _run(wanted: Sequence[Cell], agents: Path, cells: Path, workers: int, consol
             progress.console.print(job.label, markup=False, highlight=False, soft_wrap=True)
 
         run_jobs(stages, workers, done)
+
+
+def _stages(of_a_seed: Sequence[Cell], planned: set[str], agents: Path, cells: Path) -> list[list[Job]]:
+    """The agents that the cells need and that are not `planned` yet, which they are from here on; then the cells."""
+    starts = {start.folder: start for cell in of_a_seed for start in cell.warm_starts.values()}
+    needed = [start for folder, start in starts.items() if folder not in planned]
+    skills = {start.skilled_folder: start for start in needed if start.skilled_folder not in planned}
+    planned |= skills.keys() | starts.keys()
+    return [
+        [Job(f"skill of {folder}", teach_skill, (start, agents)) for folder, start in skills.items()],
+        [Job(f"habits of {start.folder}", teach_habits, (start, agents)) for start in needed],
+        [Job(f"{cell.pair}, {cell.method}, seed {cell.seed}", run_cell, (cell, cells)) for cell in of_a_seed],
+    ]
 
 
 if __name__ == "__main__":

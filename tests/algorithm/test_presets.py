@@ -82,7 +82,7 @@ def test_what_a_run_wrote_down_reads_back_the_same(file):
 
 
 def test_an_unknown_preset_is_named():
-    with pytest.raises(UserError, match="algorithm.preset: 'hacpo_noclip' is not a preset; did you mean 'hacpo_no_cl"):
+    with pytest.raises(UserError, match=r"algorithm.preset: 'hacpo_noclip' is not a preset; did you mean 'hacpo_no_cl"):
         algorithm("algorithm.preset=hacpo_noclip")
 
 
