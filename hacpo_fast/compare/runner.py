@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from typing import Any, NamedTuple
 
 from hacpo_fast.errors import UserError
@@ -49,8 +50,15 @@ def run_jobs(stages: Sequence[Sequence[Job]], workers: int, done: Callable[[Job]
 
 
 def _start() -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     import torch
     from transformers.utils import logging
 
     torch.set_num_threads(1)
     logging.disable_progress_bar()
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would otherwise wait for its next job for ever."""
+    parent_process().join()
+    os._exit(1)
