@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -75,7 +74,7 @@ class Plan(Section):
 
     def quick(self) -> Plan:
         """The same machinery with next to nothing to do: results mean nothing."""
-        small = ["run.steps=2", "rollout.prompts_per_step=4", "validation.problems=8", "task.size=400"]
+        small = ["run.steps=2", "training.warmup_steps=0", "rollout.prompts_per_step=4", "validation.problems=8"]
         first = next(iter(self.pairs))
         methods = [self.reference, *(name for name in self.methods if name != self.reference)][:2]
         return self.model_copy(
@@ -106,11 +105,11 @@ class Plan(Section):
         pupils = {recipe.name: self._pupil(recipe, pair, warm_start) for recipe in AGENTS}
         tree = config_file.merged(self.settings, self.pairs[pair].settings)
         tree = config_file.override(tree, [*self.methods[method], f"run.seed={seed}"])
-        tree["agents"] = {name: {"model": str(agents / pupil.folder)} for name, pupil in pupils.items()}
-        config = config_file.validate(tree, where=f"{pair}, {method}")
-        if not config.run.steps:
-            raise UserError(f"{pair}, {method}: run.steps must be given")
-        return Cell(pair, method, seed, config, pupils)
+        models = {name: {"model": str(agents / pupil.folder)} for name, pupil in pupils.items()}
+        config = config_file.validate({**tree, "agents": models}, where=f"{pair}, {method}")
+        if not config.run.steps or config.validation.every < config.run.steps:
+            raise UserError(f"{pair}, {method}: give run.steps, and as validation.every at least as many")
+        return Cell(pair, method, seed, tree, config, pupils)
 
     def _pupil(self, recipe: AgentRecipe, pair: str, seed: int) -> WarmStart:
         pace = replace(recipe.skill_pace, steps=self.skill_steps or recipe.skill_pace.steps)
@@ -142,11 +141,12 @@ class WarmStart:
 
 @dataclass(frozen=True)
 class Cell:
-    """One training run of the comparison."""
+    """One training run of the comparison. settings: what the plan says; config: that with all defaults and agents."""
 
     pair: str
     method: str
     seed: int
+    settings: dict[str, Any]
     config: Config
     warm_starts: dict[str, WarmStart]
 
@@ -154,12 +154,11 @@ class Cell:
     def file(self) -> str:
         return f"{self.pair}--{self.method}--{self.seed}.json"
 
-    @cached_property
+    @property
     def made_from(self) -> dict[str, Any]:
-        """All that decides the result, but not where the agents lie."""
-        plain = self.config.model_dump(mode="json", exclude={"agents"})
+        """What the plan has decided about the result: no defaults, and not where the agents lie."""
         agents = {name: warm_start.folder for name, warm_start in self.warm_starts.items()}
-        return {"settings": plain, "agents": agents}
+        return {"settings": self.settings, "agents": agents}
 
 
 def _name(task: str, seed: int, recipe: AgentRecipe) -> str:
