@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PretrainedConfig
 
+from hacpo_fast.algorithm.cross_bound import CrossBound
 from hacpo_fast.config import AgentConfig, Config
 from hacpo_fast.errors import UserError
 from hacpo_fast.policy.optimizer import MasterAdamW
@@ -139,6 +140,7 @@ class Agent:
             Offloaded if training.offload_optimizer and device.type == "cuda" else Resident,
         )  # fmt: skip
         self.updates = 0  # optimiser updates so far
+        self.cross_bound = CrossBound(config.algorithm)
         self.clip_history = ClipHistory()
         if checkpoint:
             self.optimizer.load_state_dict(load_file(checkpoint / OPTIMIZER_FILE))

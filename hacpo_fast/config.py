@@ -12,6 +12,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from hacpo_fast.algorithm.presets import PRESETS
+from hacpo_fast.tasks.names import instead_of
+
 Share = Annotated[float, Field(ge=0, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -186,6 +189,11 @@ class AdvantageConfig(Section):
 
 
 class AlgorithmConfig(Section):
+    preset: str | None = Field(
+        None,
+        description="A method or ablation by name, listed at the end of --help. Settings beside it win over it; "
+        "on the command line it wins over those of the file",
+    )
     name: Literal["hacpo", "gspo", "gspo_x2", "grpo", "naive"] = Field(
         "hacpo",
         description="hacpo; gspo, gspo_x2 and grpo train every agent alone; naive shares without HACPO's mechanisms",
@@ -198,6 +206,13 @@ class AlgorithmConfig(Section):
     cross_lower: Share = Field(0.8, description="1 - delta: lower end of that range at the first update of a step")
     cross_lower_step: NonNegative = Field(0.025, description="It rises by this with every update of the step")
     cross_upper: Positive = Field(1.0, description="Upper end of that range")
+    cross_bound: Literal["fixed", "adaptive"] = Field(
+        "fixed",
+        description="adaptive: cross_lower holds for the first step; then the lower end keeps cross_live_target live",
+    )
+    cross_live_target: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.5, description="adaptive: share of other agents' responses that is to lie in the range"
+    )
     alpha: NonNegative = Field(1.0, description="Exponent of the ratio as a weight of other agents' responses (Eq. 14)")
     log_ratio_clamp: Positive = Field(10.0, description="Log-ratios are clamped to +- this; no gradient outside")
     naive_reference: Literal["source", "learner"] = Field(
@@ -217,8 +232,17 @@ class AlgorithmConfig(Section):
     capability: CapabilityConfig = CapabilityConfig()
     advantage: AdvantageConfig = AdvantageConfig()
 
+    @field_validator("preset")
+    @classmethod
+    def _known_preset(cls, preset: str | None) -> str | None:
+        if preset is not None and preset not in PRESETS:
+            raise ValueError(f"'{preset}' is not a preset; {instead_of(preset, PRESETS)}")
+        return preset
+
     @model_validator(mode="after")
     def _range(self) -> AlgorithmConfig:
+        if self.cross_bound == "adaptive" and not self.cross_clip:
+            raise ValueError("cross_bound=adaptive moves the range that cross_clip=false switches off; choose one")
         if self.cross_lower > self.cross_upper:
             raise ValueError(f"cross_lower ({self.cross_lower}) is above cross_upper ({self.cross_upper})")
         return self

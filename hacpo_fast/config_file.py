@@ -14,6 +14,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import PydanticUndefined
 
+from hacpo_fast.algorithm import presets
 from hacpo_fast.config import Config, Section
 from hacpo_fast.errors import UserError
 
@@ -37,7 +38,34 @@ def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
 
 def read(path: str | Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """The same, as plain dictionaries that nothing has looked at yet."""
-    tree = {} if path is None else _read(Path(path))
+    return override({} if path is None else _read(Path(path)), overrides)
+
+
+def override(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """A copy of `tree` with `overrides` (`section.key=value`) on top, and right below these the preset they name."""
+    copy = merged({}, tree)
+    return _put(merged(copy, _preset(_put({}, overrides))), overrides)
+
+
+def _preset(tree: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the preset that `tree` names; an unknown one is left to `Config` to refuse."""
+    algorithm = tree.get("algorithm")
+    name = algorithm.get("preset") if isinstance(algorithm, dict) else None
+    return presets.PRESETS[name].tree() if isinstance(name, str) and name in presets.PRESETS else {}
+
+
+def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """A new tree that has everything of both, of `above` where both have it."""
+    result = dict(below)
+    for key, value in above.items():
+        before = result.get(key, {} if isinstance(value, dict) else None)
+        both = isinstance(before, dict) and isinstance(value, dict)
+        result[key] = merged(before, value) if both else value
+    return result
+
+
+def _put(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Writes `overrides` into `tree` and returns it."""
     for override in overrides:
         key, equals, text = override.partition("=")
         *sections, name = key.split(".")
@@ -60,6 +88,8 @@ def validate(plain: Any, where: str = "settings") -> Config:
     """A `Config` from plain dictionaries. An agent set to null is left out (`agents.bob=null`)."""
     if isinstance(plain, dict) and isinstance(plain.get("agents"), dict):
         plain = {**plain, "agents": {name: agent for name, agent in plain["agents"].items() if agent is not None}}
+    if isinstance(plain, dict):
+        plain = merged(_preset(plain), plain)
     try:
         return Config.model_validate(plain)
     except ValidationError as error:
@@ -88,7 +118,7 @@ def help_text() -> str:
             last = head
         default = "required" if setting.default is PydanticUndefined else f"default {_yaml(setting.default)}"
         lines += [f"  {setting.key}  ({setting.type}, {default})", f"      {setting.description}"]
-    return "\n".join(lines).lstrip("\n")
+    return "\n".join([*lines, "", presets.help_text()]).lstrip("\n")
 
 
 class _Loader(yaml.SafeLoader):

@@ -39,7 +39,7 @@ class Learner:
     def __init__(self, agent: Agent, batch: LearnerBatch, config: Config, lr: float, rng: np.random.Generator):
         """rng: draws the order of the prompts in the mini-batches."""
         self.agent, self.config, self.lr = agent, config, lr
-        self.algorithm = config.algorithm
+        self.algorithm = agent.cross_bound.applied(config.algorithm)
         self.accumulator = Accumulator()
         self.trained_tokens = 0
         self.skipped_updates = 0
@@ -63,6 +63,7 @@ class Learner:
         self.agent.updates += updates_done
         others = int(np.sum(self.needed & ~self.batch.from_self))
         self.agent.clip_history.add(others - int(self.accumulator.totals().get("cross_live", 0)), others)
+        self.agent.cross_bound.end_step()
 
     def _update(self, rows: np.ndarray, update: Update) -> bool:
         """One optimiser update; False if nothing in it had a gradient, or one that is not finite."""
@@ -114,7 +115,7 @@ class Learner:
         with timed("backward"):
             loss.backward()
         self.trained_tokens += len(packed.input_ids)
-        self._measure(stats, rows)
+        self._measure(stats, rows, update)
         if update.updates_done == 0:
             self._measure_mismatch(token_logprobs.detach(), rows)
         return loss.detach()
@@ -143,7 +144,7 @@ class Learner:
         _, stats = self._loss_of_scores(scores, others, update)
         out = np.flatnonzero(~stats.live.numpy())
         loss, stats = self._loss_of_scores([scores[i] for i in out], others[out], update)
-        self._measure(stats, others[out])
+        self._measure(stats, others[out], update)
         self.screened_out += len(out)
         return rows[~np.isin(rows, others[out])], loss
 
@@ -207,13 +208,15 @@ class Learner:
         return self.algorithm.kl_coef * (weight * k3).sum() / denominator
 
     @timed("measure")
-    def _measure(self, stats: PolicyLossStats, rows: np.ndarray) -> None:
+    def _measure(self, stats: PolicyLossStats, rows: np.ndarray, update: Update) -> None:
         own = torch.from_numpy(self.batch.from_self[rows]).to(stats.ratio.device)
         for kind, chosen in (("own", own), ("cross", ~own)):
             self.accumulator.add(f"{kind}_ratio", stats.ratio, chosen)
             self.accumulator.add(f"{kind}_clip_low", stats.clipped_low, chosen)
             self.accumulator.add(f"{kind}_clip_high", stats.clipped_high, chosen)
         self.accumulator.add("cross_live", stats.live, ~own)
+        cross_objective = torch.from_numpy(~self.batch.own_objective[rows]).to(stats.ratio.device)
+        self.agent.cross_bound.observe(stats.ratio, cross_objective, update.updates_done)
         if self.batch.importance is not None:
             self.accumulator.add("importance_weight", self.batch.importance[rows])
 

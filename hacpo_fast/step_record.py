@@ -45,6 +45,7 @@ def agent_record(
         # -log p of what the policy itself sampled estimates its entropy without bias, at no cost.
         "entropy": float(-np.concatenate([rollout.logprobs for rollout in own.rollouts]).mean(dtype=np.float64)),
         "lr": learner.lr,
+        "cross_lower": learner.algorithm.cross_lower,
         "generated_tokens_per_second": float(lengths.sum() / phases.spent("rollout", agent.name)),
         "trained_tokens_per_second": learner.trained_tokens / phases.spent("learn", agent.name),
         "unscorable_share": learner.batch.unscorable_share,

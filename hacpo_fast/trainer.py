@@ -107,6 +107,7 @@ class Trainer:
                 "capability": self.capability.state_dict(),
                 "updates": {agent.name: agent.updates for agent in self.agents},
                 "clip_history": {agent.name: agent.clip_history.state_dict() for agent in self.agents},
+                "cross_bound": {agent.name: agent.cross_bound.state_dict() for agent in self.agents},
             }
             (folder / STATE_FILE).write_text(json.dumps(state, indent=1))
 
@@ -121,6 +122,7 @@ class Trainer:
         for agent in self.agents:
             agent.updates = state["updates"][agent.name]
             agent.clip_history.load_state_dict(state["clip_history"][agent.name])
+            agent.cross_bound.load_state_dict(state["cross_bound"][agent.name])
 
     def _save_agents(self, folder: Path) -> None:
         for agent in self.agents:

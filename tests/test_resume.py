@@ -76,6 +76,7 @@ def on(folder, config):
             "validation__every": 0,
         },
         {"algorithm__kl_coef": 0.5, "training__schedule": "cosine", "training__warmup_steps": 3},
+        {"algorithm__cross_bound": "adaptive", "algorithm__cross_live_target": 0.7},
     ],
 )
 def test_stopped_and_continued_is_the_same_as_straight(settings, tmp_path, monkeypatch, stop_after, changes):

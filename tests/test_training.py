@@ -326,3 +326,16 @@ def test_importance_weights_enter_where_they_should(settings, tmp_path, monkeypa
     for name, gradient in gradients.items():
         torch.testing.assert_close(halved[name], gradient / 2, rtol=1e-4, atol=1e-6)
         torch.testing.assert_close(also_halved[name], gradient / 2, rtol=1e-4, atol=1e-6)
+
+
+def test_an_adaptive_bound_follows_what_was_measured(settings, tmp_path):
+    changes = {"run__steps": 5, "training__lr": 1e-5, "algorithm__cross_upper": 10.0, "rollout__samples_per_prompt": 12}
+    fixed = runs.train(settings("ada", "bea", **changes), tmp_path / "fixed")
+    changes |= {"algorithm__cross_bound": "adaptive", "algorithm__cross_live_target": 0.5}
+    adaptive = runs.train(settings("ada", "bea", **changes), tmp_path / "adaptive")
+    for name in ("ada", "bea"):
+        lower = [record["agents"][name]["cross_lower"] for record in adaptive]
+        assert lower[0] == 0.8 and 0 < lower[-1] < 0.8
+        assert {record["agents"][name]["cross_lower"] for record in fixed} == {0.8}
+        live = [np.mean([r["agents"][name]["cross_live"] for r in records[1:]]) for records in (fixed, adaptive)]
+        assert live[0] < 0.25 and 0.35 < live[1] < 0.65
