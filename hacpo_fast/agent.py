@@ -135,6 +135,7 @@ class Agent:
             self.policy.model.named_parameters(), training.betas, training.adam_eps, training.weight_decay
         )
         self.updates = 0  # optimiser updates so far
+        self.skipped_in_a_row = 0  # since the last update that was finite
         if checkpoint:
             self.optimizer.load_state_dict(load_file(checkpoint / OPTIMIZER_FILE))
 

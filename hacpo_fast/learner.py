@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from hacpo_fast.algorithm.objective import loss_arguments
 from hacpo_fast.config import Config
 from hacpo_fast.learner_batch import LearnerBatch
 from hacpo_fast.mismatch import check
+from hacpo_fast.non_finite import watch
 from hacpo_fast.policy.batch import PackedBatch, input_lengths
 from hacpo_fast.policy.packing import pack
 from hacpo_fast.run.metrics import Accumulator
@@ -49,14 +52,17 @@ class Learner:
         loss = 0.0
         for micro in self._micro_batches(live):
             loss += self._backward(micro, len(rows), updates_done)
-        if updates_done == 0 and "mismatch" in (means := self.accumulator.means()):
+        finite = math.isfinite(loss)
+        unspoilt = finite and self.skipped_updates == 0  # else the mean difference is not finite either
+        if updates_done == 0 and unspoilt and "mismatch" in (means := self.accumulator.means()):
             check(self.agent.name, means["mismatch"], self.config.rollout.max_mismatch)
         self.agent.optimizer.clip_and_norm(self.config.training.max_grad_norm)
-        update = self.agent.optimizer.step(self.lr)
+        update = self.agent.optimizer.step(self.lr) if finite else self.agent.optimizer.discard()
         self.accumulator.add("loss", loss)
         if update.applied:
             self.accumulator.add("grad_norm", update.norm)
         self.skipped_updates += update.status == "non_finite"
+        watch(self, update, rows, updates_done)
         return update.applied
 
     def _micro_batches(self, rows: np.ndarray) -> list[np.ndarray]:

@@ -7,6 +7,7 @@ rounded into the parameter, and their gradients are summed over micro-batches in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -114,6 +115,17 @@ class MasterAdamW:
             self._round_masters()
         self.zero_grad()
         return update
+
+    def discard(self) -> Update:
+        """In place of `step`: clears the gradients and leaves the weights alone, because the loss is not finite."""
+        norm = nn.utils.get_total_norm([*self.gradients().values()]) if self._norm is None else self._norm
+        self.zero_grad()
+        return Update(norm.item(), "non_finite")
+
+    @torch.no_grad()
+    def weights_are_finite(self) -> bool:
+        """Whether no weight is NaN or infinite. Reads all of them once, a small part of what an update reads."""
+        return math.isfinite(nn.utils.get_total_norm([*self._parameters.values()], math.inf).item())
 
     def zero_grad(self) -> None:
         """Forget the gradients summed so far and free their memory."""
