@@ -1,5 +1,6 @@
 """A run that was stopped, killed or damaged goes on as if nothing had been."""
 
+import errno
 import importlib
 import itertools
 import os
@@ -7,15 +8,18 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import runs
 import yaml
 
+from hacpo_fast import trainer
 from hacpo_fast.errors import UserError
-from hacpo_fast.run.jsonl import read_jsonl
+from hacpo_fast.run.jsonl import JsonlWriter, read_jsonl
 from hacpo_fast.run.place import Place
 from hacpo_fast.run.telemetry import read_metrics
+from hacpo_fast.run.whole import damage
 from hacpo_fast.train import run
 
 STEPS = 4
@@ -291,3 +295,62 @@ def test_the_best_checkpoint_stays(settings, tmp_path, monkeypatch):
     changed = resuming(config, resume=str(checkpoints / "best"))
     assert Place.choose(changed, "mine").checkpoint == checkpoints / "step-2"
     assert (checkpoints / "best" / "ada" / "model.safetensors").exists()
+
+
+def failing(n, error):
+    """A function that raises `error` from its n-th call on, in front of another."""
+    calls = itertools.count(1)
+
+    def before(right):
+        def call(*arguments, **named):
+            if next(calls) >= n:
+                raise error
+            return right(*arguments, **named)
+
+        return call
+
+    return before
+
+
+@pytest.mark.parametrize(
+    ("what", "n"), [("hacpo_fast.run.whole.to_disk", 30), ("hacpo_fast.run.jsonl.JsonlWriter.write", 30)]
+)
+def test_a_full_disk_is_a_message_and_loses_nothing(straight, tmp_path, monkeypatch, what, n):
+    folder, config = straight
+    module, _, name = what.rpartition(".")
+    owner = JsonlWriter if module.endswith("JsonlWriter") else importlib.import_module(module)
+    wrap = failing(n, OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr(owner, name, wrap(getattr(owner, name)))
+    with pytest.raises(UserError, match=r"the disk is full .* run.resume=auto"):
+        run(config, Place(tmp_path / "run"))
+    monkeypatch.undo()
+    left = tmp_path / "run" / "checkpoints"
+    whole = [path for path in left.iterdir() if path.name.startswith("step-")]
+    assert whole and all(damage(path) is None for path in whole)
+    assert not list(left.glob(".*")) and not list(left.glob("failed-*"))
+    assert run(config, on(tmp_path / "run", config)) == 0
+    assert same_results(folder, tmp_path / "run")
+
+
+def test_a_folder_that_is_removed_under_a_run(straight, tmp_path, monkeypatch):
+    _, config = straight
+    right = trainer.Trainer.save_checkpoint
+
+    def remove_first(self):
+        shutil.rmtree(self.folder)
+        return right(self)
+
+    monkeypatch.setattr(trainer.Trainer, "save_checkpoint", remove_first)
+    with pytest.raises(UserError, match="a file or folder of the run has been removed"):
+        run(config, Place(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_cannot_be_made(straight, tmp_path, monkeypatch):
+    _, config = straight
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="not a folder that can be written to"):
+        run(config, Place(tmp_path / "file" / "run"))
+    monkeypatch.setattr(Path, "mkdir", failing(1, OSError(errno.EROFS, "Read-only file system"))(Path.mkdir))
+    with pytest.raises(UserError, match="the file system is read-only"), Place(tmp_path / "run").occupied(config):
+        pass

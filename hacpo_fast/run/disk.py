@@ -44,7 +44,7 @@ def error_number(error: OSError | SafetensorError) -> int | None:
     """errno; safetensors, which is written in another language, has it in its text only."""
     if isinstance(error, OSError):
         return error.errno
-    code = re.search(r"code: (\d+)", str(error))
+    code = re.search(r"(?:os error|code:) (\d+)", str(error))
     return int(code[1]) if code else None
 
 
