@@ -29,7 +29,7 @@ def tree(folder):
     )
 
 
-def test_killed_again_and_again_it_ends_the_same(tmp_path, kills):
+def test_killed_again_and_again_it_ends_the_same(tmp_path, monkeypatch, kills):
     models = runs.write_models(tmp_path / "models")
     config = runs.settings(
         {name: models[name] for name in ("ada", "bea")}, tmp_path,
@@ -37,6 +37,7 @@ def test_killed_again_and_again_it_ends_the_same(tmp_path, kills):
         validation__every=1, validation__problems=3, rollout__max_response_tokens=6,
     )  # fmt: skip
     straight = tmp_path / "straight"
+    monkeypatch.setattr("hacpo_fast.run.curves.draw_curves", lambda *_: None)  # it takes longer than the run
     runs.train(config, straight)
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
     command = [sys.executable, str(Path(__file__).with_name("kill_points.py")), str(tmp_path / "c.yaml")]

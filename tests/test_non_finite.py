@@ -20,6 +20,12 @@ from hacpo_fast.run.telemetry import read_metrics
 from hacpo_fast.train import run
 
 
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch):
+    """Drawing takes longer than these runs."""
+    monkeypatch.setattr("hacpo_fast.run.curves.draw_curves", lambda *_: None)
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     return runs.write_models(tmp_path_factory.mktemp("models"))

@@ -7,7 +7,6 @@ rounded into the parameter, and their gradients are summed over micro-batches in
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -124,8 +123,11 @@ class MasterAdamW:
 
     @torch.no_grad()
     def weights_are_finite(self) -> bool:
-        """Whether no weight is NaN or infinite. Reads all of them once, a small part of what an update reads."""
-        return math.isfinite(nn.utils.get_total_norm([*self._parameters.values()], math.inf).item())
+        """Whether no weight is NaN or infinite. Reads all of them once, a small part of what an update reads.
+
+        By sums, which are the cheapest to take: finite weights would have to be as large as 1e30 for theirs not to be.
+        """
+        return bool(torch.stack([weight.sum() for weight in self._parameters.values()]).isfinite().all())
 
     def zero_grad(self) -> None:
         """Forget the gradients summed so far and free their memory."""
