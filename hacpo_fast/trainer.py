@@ -90,9 +90,8 @@ class Trainer:
             self._validate_if_due()
             for step in range(self.steps_done + 1, steps + 1):
                 with self._saving_on_failure(step):
-                    record = self.step(step)
+                    self.output.step(self.step(step))
                     self.steps_done, self.validated, self.saved = step, None, None
-                    self.output.step(record)
                     self._validate_if_due()
                 if self.stop.requested and step < steps:
                     return self._stopped()
@@ -109,8 +108,8 @@ class Trainer:
         if every and self.validated is None and (step % every == 0 or step == self.prepared.steps):
             with self.stop.abandonable():
                 record = self.validate(step)
-            self.validated, self.saved = record["validation"], None
             self.output.validation(record)
+            self.validated, self.saved = record["validation"], None
 
     def _is_best(self) -> bool:
         """Whether no checkpoint has as high a score as the agents have now. The start does not compete."""
@@ -175,17 +174,18 @@ class Trainer:
 
     @contextmanager
     def _saving_on_failure(self, step: int) -> Iterator[None]:
-        """Should what is inside fail, the agents are saved as they are then."""
+        """Should what is inside fail, what was learnt is saved: as a checkpoint, or the agents alone within a step."""
         try:
             yield
         except Exception:
-            if any(agent.updates for agent in self.agents):
+            whole = self.steps_done == step  # it was the validation that failed
+            if whole or any(agent.updates for agent in self.agents):
                 place = self.folder / checkpoints.FOLDER / f"failed-in-step-{step}"
                 try:
-                    saved = write_folder(place, self._save_agents)
+                    saved = self.save_checkpoint() if whole else write_folder(place, self._save_agents)
                     self.output.note(f"step {step} failed; the agents as they are now are in {saved}")
                 except Exception as error:  # a full disk, maybe; the first failure is the one to report
-                    self.output.note(f"step {step} failed, and the agents could not be saved in {place}: {error}")
+                    self.output.note(f"step {step} failed, and the agents could not be saved: {error}")
             raise
 
     def step(self, step: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from hacpo_fast.errors import UserError
 from hacpo_fast.policy.policy import Policy
 from hacpo_fast.rollouts.transformers_engine import TransformersEngine
 from hacpo_fast.run.place import Place
+from hacpo_fast.run.telemetry import read_metrics
 from hacpo_fast.train import run
 
 
@@ -220,14 +221,25 @@ def test_validation_may_ask_the_same_problem_in_other_words(settings, tmp_path):
 
 
 def test_a_failed_validation_loses_nothing(settings, tmp_path, monkeypatch):
-    def fail(*_):
-        raise RuntimeError("the reward server is gone")
+    from hacpo_fast.trainer import Trainer
 
-    monkeypatch.setattr("hacpo_fast.trainer.Trainer.validate", lambda self, step: step and fail())
+    right = Trainer.validate
+
+    def fail_later(self, step):
+        if step:
+            raise RuntimeError("the reward server is gone")
+        return right(self, step)
+
     config = settings("ada", validation__every=2, validation__problems=3)
-    with pytest.raises(RuntimeError, match="reward server"):
-        run(config, Place(tmp_path / "run"))
-    assert (tmp_path / "run" / "checkpoints" / "failed-in-step-2" / "ada" / "model.safetensors").exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "validate", fail_later)
+        with pytest.raises(RuntimeError, match="reward server"):
+            run(config, Place(tmp_path / "run"))
+    assert run(config, Place(tmp_path / "run", continued=True)) == 0
+    records = read_metrics(tmp_path / "run")
+    assert [(record["step"], "validation" in record) for record in records] == [
+        (0, True), (1, False), (2, False), (2, True),
+    ]  # fmt: skip
 
 
 def test_an_output_folder_is_never_overwritten(settings, tmp_path):
