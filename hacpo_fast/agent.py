@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -142,6 +143,7 @@ class Agent:
         self.updates = 0  # optimiser updates so far
         self.cross_bound = CrossBound(config.algorithm)
         self.clip_history = ClipHistory()
+        self.skipped_in_a_row = 0  # since the last update that was finite
         if checkpoint:
             self.optimizer.load_state_dict(load_file(checkpoint / OPTIMIZER_FILE))
 
@@ -153,6 +155,21 @@ class Agent:
             sampled = self.engine.generate(prompts, Sampling(samples, self.temperature, self.max_response_tokens), seed)
         with timed("decode_text"):
             return record_rollouts(self.index, self.codec, sampled)
+
+    def progress(self) -> dict[str, Any]:
+        """What training goes on from beside weights and optimiser, for JSON."""
+        return {
+            "updates": self.updates,
+            "skipped_in_a_row": self.skipped_in_a_row,
+            "clip_history": self.clip_history.state_dict(),
+            "cross_bound": self.cross_bound.state_dict(),
+        }
+
+    def set_progress(self, progress: dict[str, Any]) -> None:
+        """Goes on from what `progress` said."""
+        self.updates, self.skipped_in_a_row = progress["updates"], progress["skipped_in_a_row"]
+        self.clip_history.load_state_dict(progress["clip_history"])
+        self.cross_bound.load_state_dict(progress["cross_bound"])
 
     def save(self, folder: Path) -> None:
         """Writes weights, configuration and tokenizer as a Hugging Face folder."""

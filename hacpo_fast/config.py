@@ -37,12 +37,19 @@ class RunConfig(Section):
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     threads: Count | None = Field(None, description="CPU threads of torch; empty: torch's own choice")
     resume: str = Field(
-        "none", description="auto: go on with run.output, or the last run of this config; or the path of a checkpoint"
+        "none",
+        description="auto: go on with run.output, or the last run of this config, from its newest whole checkpoint; "
+        "the path of a checkpoint; or none",
     )
     save_every: int = Field(
         25, ge=0, description="Steps between checkpoints (0: none, the agents are saved at the end)"
     )
     keep_checkpoints: Count = Field(2, description="Older checkpoints are removed")
+    keep_best: str | None = Field(
+        None,
+        description="Validation score whose best checkpoint stays and is linked as `best`: greedy/accuracy is the mean "
+        "over the agents, alice/greedy/accuracy that of one; empty: off",
+    )
     save_rollouts: int = Field(4, ge=0, description="Responses per agent and step written to rollouts.jsonl")
     show_rollouts: int = Field(0, ge=0, description="Responses per agent and step printed in the terminal")
     profile_steps: list[Count] = Field(
@@ -261,6 +268,11 @@ class TrainingConfig(Section):
     adam_eps: Positive = Field(1e-8, description="Of AdamW")
     weight_decay: NonNegative = Field(0.0, description="Of AdamW")
     max_grad_norm: Positive = Field(1.0, description="Gradients are scaled down to this norm")
+    max_skipped_updates: Count = Field(
+        5,
+        description="An update whose loss or gradient is not finite is left out; after so many in a row of one agent "
+        "the run stops, with what python -m hacpo_fast.replay needs",
+    )
     warmup_steps: int = Field(0, ge=0, description="Steps in which the learning rate rises from 0")
     schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="After the warm-up, down to 0")
     score_first: Literal["auto", "always", "never"] = Field(
@@ -285,6 +297,14 @@ class SamplingConfig(Section):
         if self.temperature == 0 and self.samples > 1:
             raise ValueError("greedy answers (temperature 0) are all equal: set samples to 1 or a temperature")
         return self
+
+    @property
+    def scores(self) -> list[str]:
+        """Names of what is measured, see `run.metrics.summarise_samples`."""
+        if self.samples == 1:
+            return ["accuracy", "reward"]
+        powers = [f"pass@{2**power}" for power in range(self.samples.bit_length())]
+        return [f"avg@{self.samples}", *powers, f"best@{self.samples}"]
 
 
 class ValidationConfig(Section):
@@ -335,11 +355,23 @@ class Config(Section):
                 "algorithm.importance_correction: it weighs by the engine's log-probs, which "
                 "rollout.logprobs=recompute drops; set rollout.logprobs=engine (both score the responses again)"
             )
+        if self.run.keep_best is not None:
+            self._check_keep_best(self.run.keep_best)
         if self.run.steps and self.training.warmup_steps > self.run.steps:
             raise ValueError(
                 f"training.warmup_steps ({self.training.warmup_steps}) is above run.steps ({self.run.steps})"
             )
         return self
+
+    def _check_keep_best(self, metric: str) -> None:
+        if not self.validation.every:
+            raise ValueError("run.keep_best: there is no validation, since validation.every is 0")
+        known = [f"{way}/{name}" for way, one in self.validation.sampling.items() for name in one.scores]
+        if metric not in (*known, *(f"{agent}/{one}" for agent in self.agents for one in known)):
+            raise ValueError(
+                f"run.keep_best: no validation score '{metric}'; there are {', '.join(known)}, "
+                f"each also with an agent in front ({next(iter(self.agents))}/{known[0]})"
+            )
 
     @property
     def samples_per_prompt(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from hacpo_fast.algorithm.objective import loss_arguments
 from hacpo_fast.config import Config
 from hacpo_fast.learner_batch import LearnerBatch
 from hacpo_fast.mismatch import check
+from hacpo_fast.non_finite import watch
 from hacpo_fast.policy.batch import PackedBatch, input_lengths
 from hacpo_fast.policy.packing import pack
 from hacpo_fast.run.metrics import Accumulator
@@ -25,10 +27,10 @@ from hacpo_kernels import PolicyLossStats, linear_policy_loss, policy_loss
 
 
 @dataclass(frozen=True)
-class Update:
-    """One optimiser update of a step."""
+class MiniBatch:
+    """The responses of one optimiser update."""
 
-    responses: int  # of its mini-batch, computed or not: what the loss is divided by
+    rows: np.ndarray  # [n] int64; the loss is divided by n, though some need not be computed
     updates_done: int  # in this step, before this one
     on_policy: bool  # the weights are those that the step began with
 
@@ -55,53 +57,65 @@ class Learner:
         self.screens = self._screens()
 
     def learn(self) -> None:
-        """All updates of the step."""
+        """All updates of the step.
+
+        Raises:
+            UserError: engine and policy disagree, or the weights are not finite any more.
+            TooManySkipped: too many updates in a row were not finite.
+        """
         updates_done = 0
         for number, rows in enumerate(self.minibatches):
-            if self._update(rows, Update(len(rows), updates_done, on_policy=number == 0)):
+            if self._update(MiniBatch(rows, updates_done, on_policy=number == 0)):
                 updates_done += 1
         self.agent.updates += updates_done
         others = int(np.sum(self.needed & ~self.batch.from_self))
         self.agent.clip_history.add(others - int(self.accumulator.totals().get("cross_live", 0)), others)
         self.agent.cross_bound.end_step()
 
-    def _update(self, rows: np.ndarray, update: Update) -> bool:
+    def _update(self, minibatch: MiniBatch) -> bool:
         """One optimiser update; False if nothing in it had a gradient, or one that is not finite."""
-        live = rows[self.needed[rows]]
+        rows = minibatch.rows[self.needed[minibatch.rows]]
         losses = []
-        if self.screens and not (update.on_policy and self.config.old_policy_is_denominator):
-            live, loss = self._screen(live, update)
+        if self.screens and not self._is_own_denominator(minibatch):
+            rows, loss = self._screen(rows, minibatch)
             losses.append(loss)
-        for micro in self._micro_batches(live):
-            losses.append(self._backward(micro, update))
-        if update.updates_done == 0 and "mismatch" in (means := self.accumulator.means()):
+        losses += [self._backward(micro, minibatch) for micro in self._micro_batches(rows)]
+        loss = sum(loss.item() for loss in losses)
+        finite = math.isfinite(loss)
+        unspoilt = finite and self.skipped_updates == 0  # else the mean difference is not finite either
+        if minibatch.updates_done == 0 and unspoilt and "mismatch" in (means := self.accumulator.means()):
             check(self.agent.name, means["mismatch"], self.config.rollout.max_mismatch)
         with timed("optimizer"):
             self.agent.optimizer.clip_and_norm(self.config.training.max_grad_norm)
-            result = self.agent.optimizer.step(self.lr)
-        self.accumulator.add("loss", sum(loss.item() for loss in losses))  # read once the device is done anyway
-        if result.applied:
-            self.accumulator.add("grad_norm", result.norm)
-        self.skipped_updates += result.status == "non_finite"
-        return result.applied
+            update = self.agent.optimizer.step(self.lr) if finite else self.agent.optimizer.discard()
+        self.accumulator.add("loss", loss)
+        if update.applied:
+            self.accumulator.add("grad_norm", update.norm)
+        self.skipped_updates += update.status == "non_finite"
+        watch(self, update, minibatch)
+        return update.applied
+
+    def _is_own_denominator(self, minibatch: MiniBatch) -> bool:
+        """Whether its ratios are all 1: the policy is held against itself, before any update."""
+        return minibatch.on_policy and self.config.old_policy_is_denominator
 
     @timed("pack")
     def _micro_batches(self, rows: np.ndarray) -> list[np.ndarray]:
         lengths = input_lengths([self.batch.sequence(row) for row in rows])
         return [rows[chosen] for chosen in pack(lengths, self.config.training.token_budget)]
 
-    def _backward(self, rows: np.ndarray, update: Update) -> Tensor:
+    def _backward(self, rows: np.ndarray, minibatch: MiniBatch) -> Tensor:
         """Adds the gradient of these rows' part of the loss: a sum over them, divided by the mini-batch's size."""
         policy, temperature = self.agent.policy, self.agent.temperature
         with timed("pack"):
             packed = PackedBatch.build([self.batch.sequence(row) for row in rows], policy.device)
-            arguments = self._loss_arguments(rows, update)
-        old_policy = update.on_policy and self.config.old_policy_is_denominator
-        if old_policy or self.reference_logprobs is not None or self.batch.token_importance is not None:
+            arguments = self._loss_arguments(rows, minibatch)
+        weighed_or_compared = self.reference_logprobs is not None or self.batch.token_importance is not None
+        if weighed_or_compared or self._is_own_denominator(minibatch):
             with timed("forward"):
                 token_logprobs = policy.token_logprobs(packed, temperature)
             with timed("loss"):
-                loss, stats = self._loss(token_logprobs, packed.response_cu_seqlens, rows, update, arguments)
+                loss, stats = self._loss(token_logprobs, packed.response_cu_seqlens, rows, minibatch, arguments)
         else:
             lengths = [len(self.batch.views[row].token_ids) for row in rows]
             on_host = torch.from_numpy(np.cumsum([0, *lengths]))  # the operator would wait for a device's copy
@@ -115,23 +129,28 @@ class Learner:
         with timed("backward"):
             loss.backward()
         self.trained_tokens += len(packed.input_ids)
-        self._measure(stats, rows, update)
-        if update.updates_done == 0:
+        self._measure(stats, rows, minibatch)
+        if minibatch.updates_done == 0:
             self._measure_mismatch(token_logprobs.detach(), rows)
         return loss.detach()
 
     def _loss(
-        self, token_logprobs: Tensor, cu_seqlens: Tensor, rows: np.ndarray, update: Update, arguments: dict[str, Any]
+        self,
+        token_logprobs: Tensor,
+        cu_seqlens: Tensor,
+        rows: np.ndarray,
+        minibatch: MiniBatch,
+        arguments: dict[str, Any],
     ) -> tuple[Tensor, PolicyLossStats]:
         """The loss of given log-probs, which a KL term, importance weights or denominators of their own need."""
-        if update.on_policy and self.config.old_policy_is_denominator:
+        if self._is_own_denominator(minibatch):
             arguments = arguments | _denominators(token_logprobs.detach(), cu_seqlens)
         loss, stats = policy_loss(self._weighed(token_logprobs, rows), cu_seqlens, **arguments)
         if self.reference_logprobs is not None:
-            loss = loss + self._kl(token_logprobs, cu_seqlens, rows, update.responses)
+            loss = loss + self._kl(token_logprobs, cu_seqlens, rows, len(minibatch.rows))
         return loss, stats
 
-    def _screen(self, rows: np.ndarray, update: Update) -> tuple[np.ndarray, Tensor]:
+    def _screen(self, rows: np.ndarray, minibatch: MiniBatch) -> tuple[np.ndarray, Tensor]:
         """Scores other agents' responses among `rows` and leaves out those that the clip discards.
 
         Returns:
@@ -141,22 +160,24 @@ class Learner:
         if not len(others):
             return rows, torch.zeros(())
         scores = self._score(self.batch, others, self.agent.policy)
-        _, stats = self._loss_of_scores(scores, others, update)
+        _, stats = self._loss_of_scores(scores, others, minibatch)
         out = np.flatnonzero(~stats.live.numpy())
-        loss, stats = self._loss_of_scores([scores[i] for i in out], others[out], update)
-        self._measure(stats, others[out], update)
+        loss, stats = self._loss_of_scores([scores[i] for i in out], others[out], minibatch)
+        self._measure(stats, others[out], minibatch)
         self.screened_out += len(out)
         return rows[~np.isin(rows, others[out])], loss
 
     def _loss_of_scores(
-        self, scores: list[np.ndarray], rows: np.ndarray, update: Update
+        self, scores: list[np.ndarray], rows: np.ndarray, minibatch: MiniBatch
     ) -> tuple[Tensor, PolicyLossStats]:
         token_logprobs = torch.from_numpy(np.concatenate([np.zeros(0, dtype=np.float32), *scores]))
         cu_seqlens = torch.from_numpy(np.cumsum([0, *map(len, scores)]))
-        arguments = self._loss_arguments(rows, update, torch.device("cpu"))
+        arguments = self._loss_arguments(rows, minibatch, torch.device("cpu"))
         return policy_loss(token_logprobs, cu_seqlens, **arguments)
 
-    def _loss_arguments(self, rows: np.ndarray, update: Update, device: torch.device | None = None) -> dict[str, Any]:
+    def _loss_arguments(
+        self, rows: np.ndarray, minibatch: MiniBatch, device: torch.device | None = None
+    ) -> dict[str, Any]:
         """What `policy_loss` takes beside log-probs and where the responses end."""
         batch, device = self.batch, device or self.agent.policy.device
 
@@ -171,8 +192,8 @@ class Learner:
             "is_own": column(batch.own_objective),
             "capability_ratio": column(batch.capability_ratio),
             "source_token_logprobs": torch.from_numpy(self._sampled_logprobs(rows)).to(device) if token_level else None,
-            "denominator": float(update.responses),
-            **loss_arguments(self.algorithm, update.updates_done),
+            "denominator": float(len(minibatch.rows)),
+            **loss_arguments(self.algorithm, minibatch.updates_done),
         }
 
     def _weighed(self, token_logprobs: Tensor, rows: np.ndarray) -> Tensor:
@@ -208,7 +229,7 @@ class Learner:
         return self.algorithm.kl_coef * (weight * k3).sum() / denominator
 
     @timed("measure")
-    def _measure(self, stats: PolicyLossStats, rows: np.ndarray, update: Update) -> None:
+    def _measure(self, stats: PolicyLossStats, rows: np.ndarray, minibatch: MiniBatch) -> None:
         own = torch.from_numpy(self.batch.from_self[rows]).to(stats.ratio.device)
         for kind, chosen in (("own", own), ("cross", ~own)):
             self.accumulator.add(f"{kind}_ratio", stats.ratio, chosen)
@@ -216,7 +237,7 @@ class Learner:
             self.accumulator.add(f"{kind}_clip_high", stats.clipped_high, chosen)
         self.accumulator.add("cross_live", stats.live, ~own)
         cross_objective = torch.from_numpy(~self.batch.own_objective[rows]).to(stats.ratio.device)
-        self.agent.cross_bound.observe(stats.ratio, cross_objective, update.updates_done)
+        self.agent.cross_bound.observe(stats.ratio, cross_objective, minibatch.updates_done)
         if self.batch.importance is not None:
             self.accumulator.add("importance_weight", self.batch.importance[rows])
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -36,6 +39,12 @@ class Preparation:
     memory: Sequence[memory.AgentMemory]
     device_memory: int
     notes: Sequence[str]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the problems, in their order: where it is the same, `batch` is."""
+        sides = [[[problem.id, problem.answer] for problem in side] for side in (self.train, self.held_out)]
+        return hashlib.sha256(json.dumps(sides, default=str).encode()).hexdigest()
 
     def batch(self, step: int) -> list[Problem]:
         """The problems of step 1, 2, ...: every pass over the data is shuffled anew, no problem twice in a step."""

@@ -13,6 +13,7 @@ from hacpo_fast import config_file
 from hacpo_fast.command_line import exit_status
 from hacpo_fast.config import Config
 from hacpo_fast.run.place import Place
+from hacpo_fast.run.signals import STOPPED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,8 +53,6 @@ def run(config: Config, place: Place, dry_run: bool = False) -> int:
     with terminal.status("reading data and tokenizers, trying the reward"):
         prepared = prepare(config)
     print_plan(prepared, terminal)
-    for note in place.notes:
-        terminal.print(note, style="yellow", markup=False)
     if dry_run:
         return 0
 
@@ -61,23 +60,27 @@ def run(config: Config, place: Place, dry_run: bool = False) -> int:
     from hacpo_fast.run.output import RunOutput
     from hacpo_fast.trainer import Trainer
 
-    with terminal.status("loading and checking the agents"):
-        trainer = Trainer(prepared, place.folder, place.checkpoint)
-    with closing(trainer), place.occupied(config):
-        for note in trainer.engines.notes:
-            terminal.print(note, markup=False)
-        with RunOutput.open(place.folder, config, prepared.steps, trainer.steps_done, terminal) as output:
-            finished = trainer.fit(output)
-    draw_curves(place.folder, place.folder / "curves.png")
+    with place.occupied(config):
+        for note in place.notes:
+            terminal.print(note, style="yellow", markup=False)
+        with terminal.status("loading and checking the agents"):
+            trainer = Trainer(prepared, place.folder, place.checkpoint)
+        with closing(trainer):
+            for note in trainer.engines.notes:
+                terminal.print(note, markup=False)
+            with RunOutput.open(
+                place.folder, config, prepared.steps, trainer.steps_done, trainer.positions, terminal
+            ) as output:
+                finished = trainer.fit(output)
+        if trainer.steps_done:
+            draw_curves(place.folder, place.folder / "curves.png")
     terminal.print(
-        f"{'done' if finished else 'stopped'}; metrics, rollouts, curves and agents are in {place.folder}",
+        f"done; metrics, rollouts, curves and agents are in {place.folder}"
+        if finished
+        else f"go on with the same command and run.output={place.folder} run.resume=auto",
         markup=False, soft_wrap=True,
     )  # fmt: skip
-    if not finished:
-        terminal.print(
-            f"go on with the same command and run.output={place.folder} run.resume=auto", markup=False, soft_wrap=True
-        )
-    return 0 if finished else 130
+    return 0 if finished else STOPPED
 
 
 if __name__ == "__main__":

@@ -16,6 +16,12 @@ WITHOUT_VLLM = "{} tests need vLLM, which is not installed here: left out (pip i
 left_out = []
 
 
+def pytest_addoption(parser):
+    """Long versions of two tests, see tests/README.md."""
+    parser.addoption("--kills", type=int, default=6, help="kills of tests/test_kills.py (long: 200)")
+    parser.addoption("--soak", type=int, default=40, help="training steps of tests/test_soak.py (long: 400)")
+
+
 @pytest.hookimpl(trylast=True)  # after -m and -k have chosen
 def pytest_collection_modifyitems(config, items):
     """Leaves out tests that need vLLM where it is missing; on continuous integration it must not be."""

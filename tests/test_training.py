@@ -9,10 +9,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hacpo_fast.errors import UserError
-from hacpo_fast.learner import Update
+from hacpo_fast.learner import MiniBatch
 from hacpo_fast.policy.policy import Policy
 from hacpo_fast.rollouts.transformers_engine import TransformersEngine
 from hacpo_fast.run.place import Place
+from hacpo_fast.run.telemetry import read_metrics
 from hacpo_fast.train import run
 
 
@@ -221,14 +222,25 @@ def test_validation_may_ask_the_same_problem_in_other_words(settings, tmp_path):
 
 
 def test_a_failed_validation_loses_nothing(settings, tmp_path, monkeypatch):
-    def fail(*_):
-        raise RuntimeError("the reward server is gone")
+    from hacpo_fast.trainer import Trainer
 
-    monkeypatch.setattr("hacpo_fast.trainer.Trainer.validate", lambda self, step: step and fail())
+    right = Trainer.validate
+
+    def fail_later(self, step):
+        if step:
+            raise RuntimeError("the reward server is gone")
+        return right(self, step)
+
     config = settings("ada", validation__every=2, validation__problems=3)
-    with pytest.raises(RuntimeError, match="reward server"):
-        run(config, Place(tmp_path / "run"))
-    assert (tmp_path / "run" / "checkpoints" / "failed-in-step-2" / "ada" / "model.safetensors").exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "validate", fail_later)
+        with pytest.raises(RuntimeError, match="reward server"):
+            run(config, Place(tmp_path / "run"))
+    assert run(config, Place(tmp_path / "run", continued=True)) == 0
+    records = read_metrics(tmp_path / "run")
+    assert [(record["step"], "validation" in record) for record in records] == [
+        (0, True), (1, False), (2, False), (2, True),
+    ]  # fmt: skip
 
 
 def test_an_output_folder_is_never_overwritten(settings, tmp_path):
@@ -248,7 +260,7 @@ def test_gradients_of_a_step_do_not_depend_on_the_micro_batches(settings, tmp_pa
         learner = runs.first_learner(trainer, token_budget=budget)
         rows = np.flatnonzero(learner.needed)
         for micro in learner._micro_batches(rows):
-            learner._backward(micro, Update(32, updates_done=0, on_policy=True))
+            learner._backward(micro, MiniBatch(np.arange(32), updates_done=0, on_policy=True))
         gradients.append({name: g.clone() for name, g in trainer.agents[0].optimizer.gradients().items()})
     assert len(learner._micro_batches(rows)) == 1
     for other in gradients[1:]:
@@ -311,7 +323,7 @@ def test_importance_weights_enter_where_they_should(settings, tmp_path, monkeypa
 
     def backward(batch):
         learner.batch = batch
-        loss = learner._backward(rows, Update(32, updates_done=0, on_policy=True))
+        loss = learner._backward(rows, MiniBatch(np.arange(32), updates_done=0, on_policy=True))
         gradients = {name: gradient.clone() for name, gradient in optimizer.gradients().items()}
         optimizer.zero_grad()
         return loss.item(), gradients
