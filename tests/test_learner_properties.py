@@ -50,6 +50,7 @@ def pools(draw):
         "algorithm": draw(st.sampled_from(("hacpo", "hacpo", "naive", "gspo", "grpo") if samples > 1 else ("hacpo",))),
         "order": draw(st.sampled_from(("own_first", "mixed"))),
         "minibatch": draw(st.integers(1, count)),
+        "score_first": draw(st.sampled_from(("auto", "always"))),
         "budget": draw(st.sampled_from((1, 60, 1000))),
         "capability": draw(st.lists(st.floats(1e-8, 1), min_size=agents, max_size=agents)),
     }  # fmt: skip
@@ -83,8 +84,11 @@ def make_pool(crew, case):
 def configured(config, case):
     algorithm = config.algorithm.model_copy(update={"name": case["algorithm"], "minibatch_order": case["order"]})
     training = config.training.model_copy(
-        update={"minibatch_responses": case["minibatch"], "token_budget": case["budget"], "weight_decay": 0.1}
-    )
+        update={
+            "minibatch_responses": case["minibatch"], "token_budget": case["budget"], "weight_decay": 0.1,
+            "score_first": case["score_first"],
+        }
+    )  # fmt: skip
     # The log-probs are made up, so they differ from the policy's.
     rollout = config.rollout.model_copy(update={"max_mismatch": 1e3})
     return config.model_copy(update={"algorithm": algorithm, "training": training, "rollout": rollout})
