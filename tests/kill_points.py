@@ -25,7 +25,7 @@ from transformers import LlamaForCausalLM, Qwen3ForCausalLM  # noqa: F401
 from hacpo_fast import train, trainer  # noqa: F401
 from hacpo_fast.run import curves, jsonl, output  # noqa: F401
 
-FEWEST, MOST = 1, 120
+FEWEST, MOST = 1, 100
 """Deeds between the start of an attempt and its end: a step with its checkpoint is about 30."""
 
 
