@@ -14,6 +14,7 @@ import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 from torch import nn
 
 from hacpo_fast.agent import Agent, read_card
@@ -113,7 +114,7 @@ def show(saved: Replay, result: Result, console: Console) -> None:
         table.add_row(
             str(one.row), str(batch.prompt[one.row]), names[batch.source[one.row]], str(len(tokens)),
             f"{batch.advantages[one.row] * batch.capability_ratio[one.row]:.3g}", f"{one.loss:.3g}",
-            f"{one.grad_norm:.3g}", printable(tokenizer.decode(tokens), limit=60, lines=1).replace("[", r"\["),
+            f"{one.grad_norm:.3g}", Text(printable(tokenizer.decode(tokens), limit=60)),
             style=None if one.finite else "red",
         )  # fmt: skip
     console.print(table)

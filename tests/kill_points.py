@@ -25,8 +25,8 @@ from transformers import LlamaForCausalLM, Qwen3ForCausalLM  # noqa: F401
 from hacpo_fast import train, trainer  # noqa: F401
 from hacpo_fast.run import curves, jsonl, output  # noqa: F401
 
-FEWEST, MOST = 1, 120
-"""Deeds between the start of an attempt and its end: a step with its checkpoint is about 30."""
+FEW, MANY = 8, 100
+"""Deeds that an attempt may do, at most: those of its start alone, or two or three steps with their checkpoints."""
 
 
 class Doom:
@@ -97,7 +97,7 @@ def main(config: str, folder: str, kills: int, seed: int) -> int:
     while len(done) < kills:
         place = Path(folder) / str(number)
         while True:
-            last = draw.randint(FEWEST, MOST) if len(done) < kills else 10**9
+            last = draw.randint(1, draw.choice((FEW, MANY))) if len(done) < kills else 10**9
             status, deed = attempt(config, place, last, draw.choice((0, 0, draw.uniform(0, 0.02))))
             if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
                 done.append([number, *deed])

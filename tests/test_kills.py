@@ -34,7 +34,7 @@ def test_killed_again_and_again_it_ends_the_same(tmp_path, monkeypatch, kills):
     config = runs.settings(
         {name: models[name] for name in ("ada", "bea")}, tmp_path,
         run__steps=STEPS, run__save_every=1, run__keep_checkpoints=1, run__keep_best="greedy/accuracy",
-        validation__every=1, validation__problems=3, rollout__max_response_tokens=6,
+        validation__every=1, validation__problems=3, rollout__max_response_tokens=6, run__save_rollouts=1,
     )  # fmt: skip
     straight = tmp_path / "straight"
     monkeypatch.setattr("hacpo_fast.run.curves.draw_curves", lambda *_: None)  # it takes longer than the run

@@ -1,6 +1,7 @@
 import errno
 import os
 import resource
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -12,33 +13,36 @@ from hacpo_fast.run.jsonl import JsonlWriter, cut_back, read_jsonl
 from hacpo_fast.run.whole import write_folder
 
 
-@pytest.fixture
-def largest_file():
-    """Limits how large files may become: what comes after a full disk's last free byte, on any disk."""
+@contextmanager
+def largest_file(size):
+    """Limits how large files may become: on any disk the same as on one that has that little room.
+
+    Only for a moment: what pytest itself writes is limited too.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_line_is_written_whole_or_not_at_all(tmp_path, largest_file):
+def test_a_line_is_written_whole_or_not_at_all(tmp_path):
     path = tmp_path / "x.jsonl"
     writer = JsonlWriter(path)
     writer.write({"step": 1})
     whole = path.read_bytes()
-    largest_file(len(whole) + 5)
-    with pytest.raises(OSError, match="too large"):
+    with pytest.raises(OSError, match="too large"), largest_file(len(whole) + 5):
         writer.write({"step": 2})
     assert path.read_bytes() == whole
-    largest_file(1 << 20)
     writer.write({"step": 3})
     writer.close()
     assert read_jsonl(path) == [{"step": 1}, {"step": 3}]
 
 
-def test_weights_that_do_not_fit_are_a_message(tmp_path, largest_file):
-    largest_file(1000)
+def test_weights_that_do_not_fit_are_a_message(tmp_path):
     with pytest.raises(UserError, match=r"a file became larger than the system allows .* run.resume=auto"):
-        with disk_errors(tmp_path):
+        with largest_file(1000), disk_errors(tmp_path):
             write_folder(tmp_path / "step-1", lambda f: save_file({"x": torch.zeros(1000)}, f / "x.safetensors"))
     assert list(tmp_path.iterdir()) == []
 
