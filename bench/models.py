@@ -27,7 +27,7 @@ SHAPES: dict[str, tuple[type[PretrainedConfig], dict[str, int]]] = {
 
 
 def mid_size_agent(folder: Path, size: str = "llama-20M", vocabulary: int = VOCABULARY, seed: int = 0) -> Path:
-    """Writes the model of SHAPES[size] and its tokenizer to `folder`, which it returns; what is there is kept."""
+    """Writes the model of SHAPES[size] and its tokenizer to `folder`, unless they are there. Returns the folder."""
     if (folder / "config.json").exists():
         return folder
     kind, shape = SHAPES[size]
@@ -43,7 +43,7 @@ def mid_size_agent(folder: Path, size: str = "llama-20M", vocabulary: int = VOCA
 
 
 def tokenizer(vocabulary: int, seed: int = 0) -> PreTrainedTokenizerFast:
-    """A byte-level BPE: all bytes, then pairs and triples of printable characters, in an order of `seed`."""
+    """A byte-level BPE: all bytes, then pairs and triples of printable characters, in an order that `seed` decides."""
     printable, letters = string.digits + string.punctuation + string.ascii_letters, string.ascii_letters
     shuffle = random.Random(seed).shuffle
     pairs = [(a, b) for a in printable for b in printable]

@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig, Pretrained
 from hacpo_fast.algorithm.cross_bound import CrossBound
 from hacpo_fast.config import AgentConfig, Config
 from hacpo_fast.errors import UserError
+from hacpo_fast.policy.fused_layers import fuse_layers
 from hacpo_fast.policy.optimizer import MasterAdamW
 from hacpo_fast.policy.optimizer_state import Offloaded, Resident
 from hacpo_fast.policy.policy import Policy, longest_sequence
@@ -124,16 +125,19 @@ class Agent:
                 device=device,
                 trust_remote_code=settings.trust_remote_code,
                 revision=settings.revision,
+                attention=config.training.attention,
                 **options,
             )
 
         weights = str(checkpoint) if checkpoint else settings.model
         self.policy = load(weights, gradient_checkpointing=config.training.gradient_checkpointing)
+        self.layers = fuse_layers(self.policy, config.training.layers)
         self.policy.verify()
         self.context = card.context
         self.reference = None  # the initial policy, where a KL term asks for it
         if config.algorithm.kl_coef:
             self.reference = load(settings.model)
+            fuse_layers(self.reference, config.training.layers)
             self.reference.model.requires_grad_(False)
         training = config.training
         self.optimizer = MasterAdamW(
@@ -146,6 +150,17 @@ class Agent:
         self.skipped_in_a_row = 0  # since the last update that was finite
         if checkpoint:
             self.optimizer.load_state_dict(load_file(checkpoint / OPTIMIZER_FILE))
+
+    @property
+    def summary(self) -> str:
+        """One line: what computes this agent, and how it is trained."""
+        model, adamw = self.policy.model, self.optimizer
+        masters = " with float32 masters" if adamw.rounded else ""
+        return (
+            f"agents.{self.name}: {model.num_parameters():,} parameters in {str(model.dtype).removeprefix('torch.')}; "
+            f"attention: {self.policy.attention}; layers: {self.layers}; "
+            f"{'fused ' if adamw.fused else ''}AdamW{masters}{', in host memory' if adamw.offloaded else ''}"
+        )
 
     def rollout(self, prompts: Sequence[np.ndarray], samples: int, seed: int) -> list[Rollout]:
         """`samples` responses of the present weights to each prompt (in the agent's tokens), prompt by prompt."""

@@ -281,6 +281,16 @@ class TrainingConfig(Section):
         "auto: when the last steps say that it saves time. Does not change the result",
     )
     gradient_checkpointing: bool = Field(False, description="Less memory for activations, more time")
+    attention: Literal["auto", "flash_attention_3", "flash_attention_2", "varlen", "sdpa"] = Field(
+        "auto",
+        description="Of packed sequences: flash-attn, torch's varlen kernel, or one call for each sequence; auto: the "
+        "first of these that is there and fits the device",
+    )
+    layers: Literal["auto", "liger", "torch"] = Field(
+        "auto",
+        description="Norms, rotary embeddings and gated MLPs: fused by liger-kernel, or the model's own; auto: liger "
+        "on a GPU where it is installed and computes the same",
+    )
     offload_optimizer: bool = Field(
         False, description="On a GPU: AdamW's masters and moments lie in the host's memory between updates"
     )

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,16 +25,17 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
-from transformers.utils import is_flash_attn_2_available
+from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_available
 
-from hacpo_fast.errors import UserError
+from hacpo_fast.errors import UserError, install_hint
 
 try:
     from torch.nn.attention.varlen import varlen_attn
 except ImportError:  # a torch without it; per-segment attention is right everywhere, only slower
     varlen_attn = None
 
-HACPO_VARLEN = "hacpo_varlen"
+HACPO_VARLEN, HACPO_SDPA = "hacpo_varlen", "hacpo_sdpa"
+FLASH_3, FLASH_2 = "flash_attention_3", "flash_attention_2"
 
 # Whether torch's kernel takes fewer key-value heads than query heads: not in its first versions.
 _KERNEL_GROUPS = varlen_attn is not None and "enable_gqa" in inspect.signature(varlen_attn).parameters
@@ -76,15 +78,46 @@ def packed() -> Iterator[Windows]:
         _packed.reset(token)
 
 
-def choose_attention(device: torch.device | str, dtype: torch.dtype) -> str:
-    """The attention implementation that transformers should use for a policy.
+def choose_attention(device: torch.device | str, dtype: torch.dtype, wanted: str = "auto") -> str:
+    """The attention implementation that transformers should use for a policy, by the setting `wanted`:
 
-    "flash_attention_2" where the flash-attn package is installed and can run (CUDA, 16-bit weights), else
-    "hacpo_varlen". Both take the same cu_seq_lens arguments.
+    flash_attention_3, flash_attention_2: the flash-attn packages; varlen: torch's own kernel of that kind; sdpa: one
+    call of torch's attention for each sequence; auto: the first of these that is there and fits the device. All take
+    the same cu_seq_lens arguments.
+
+    Raises:
+        UserError: what is asked for is not there, or needs another device or dtype.
     """
-    if torch.device(device).type == "cuda" and dtype in (torch.bfloat16, torch.float16) and is_flash_attn_2_available():
-        return "flash_attention_2"
-    return HACPO_VARLEN
+    device = torch.device(device)
+    if wanted == "sdpa":
+        return HACPO_SDPA
+    reasons = {name: _against(name, device, dtype) for name in (FLASH_3, FLASH_2, "varlen")}
+    if wanted == "auto":
+        # What torch's kernel cannot do (a width of heads, say), HACPO_VARLEN does one sequence at a time.
+        return next((name for name in (FLASH_3, FLASH_2) if reasons[name] is None), HACPO_VARLEN)
+    if reasons[wanted] is not None:
+        raise UserError(f"training.attention={wanted}: {reasons[wanted]}; use auto or sdpa")
+    return HACPO_VARLEN if wanted == "varlen" else wanted
+
+
+def describe_attention(implementation: str, device: torch.device, dtype: torch.dtype) -> str:
+    """In words, what `choose_attention` chose."""
+    if implementation == HACPO_SDPA or (implementation == HACPO_VARLEN and _against("varlen", device, dtype)):
+        return "sdpa for each sequence"
+    return "torch's varlen kernel" if implementation == HACPO_VARLEN else implementation
+
+
+def _against(name: str, device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why this kernel cannot be used."""
+    if device.type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
+        return f"it needs a GPU and 16-bit weights, here are {device.type} and {str(dtype).removeprefix('torch.')}"
+    if name == "varlen":
+        return "this torch has no torch.nn.attention.varlen" if varlen_attn is None else None
+    if not (is_flash_attn_3_available() if name == FLASH_3 else is_flash_attn_2_available()):
+        return "flash-attn-3 is not installed" if name == FLASH_3 else f"it is not installed; {install_hint('flash')}"
+    if name == FLASH_3 and torch.cuda.get_device_capability(device)[0] != 9:
+        return "it is made for GPUs of the Hopper generation"
+    return None
 
 
 def varlen_mask(*args: Any, config: Any = None, use_vmap: bool = False, local_size: int | None = None, **kwargs: Any):
@@ -121,6 +154,7 @@ def varlen_attention(
     cu_seq_lens_k: Tensor | None = None,
     max_length_q: int | None = None,
     max_length_k: int | None = None,
+    kernel: bool = True,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Attention function of `hacpo_varlen`, called by the model's attention layers.
@@ -131,6 +165,7 @@ def varlen_attention(
         sliding_window: a token sees itself and the `sliding_window - 1` tokens before it.
         softcap: scores become softcap * tanh(scores / softcap).
         cu_seq_lens_q: [N+1] int32, where the sequences begin; cu_seq_lens_k is the same.
+        kernel: torch's varlen kernel is used where it can be; `hacpo_sdpa` is the same function without it.
 
     Returns:
         [B, T, heads, D] and None in the place of the attention weights.
@@ -164,7 +199,7 @@ def varlen_attention(
         raise UserError(f"{_name(module)} asks its attention for {', '.join(unknown)}: not known for packed sequences")
     if (windows := _packed.get()) is not None and sliding_window is not None:
         windows.used.add(sliding_window)
-    if softcap is None and _has_varlen_kernel(query, value):
+    if kernel and softcap is None and _has_varlen_kernel(query, value):
         return _fused(query, key, value, cu_seq_lens_q, max_length_q, scaling, sliding_window), None
     return _per_segment(query, key, value, cu_seq_lens_q, scaling, sliding_window, softcap), None
 
@@ -253,3 +288,5 @@ def _name(thing: Any) -> str:
 
 AttentionInterface.register(HACPO_VARLEN, varlen_attention)
 AttentionMaskInterface.register(HACPO_VARLEN, varlen_mask)
+AttentionInterface.register(HACPO_SDPA, partial(varlen_attention, kernel=False))
+AttentionMaskInterface.register(HACPO_SDPA, varlen_mask)

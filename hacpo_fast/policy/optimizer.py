@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from hacpo_fast.errors import UserError
-from hacpo_fast.policy.optimizer_state import MASTER, MOMENTS, Resident, State
+from hacpo_fast.policy.optimizer_state import MASTER, MOMENTS, Offloaded, Resident, State
 
 STEP = "step"
 
@@ -86,6 +86,15 @@ class MasterAdamW:
             adamw, beta1=betas[0], beta2=betas[1], eps=eps, fused=self.fused or None, amsgrad=False, maximize=False
         )
         self._norm: Tensor | None = None
+
+    @property
+    def rounded(self) -> bool:
+        """Whether any parameter is rounded from a float32 master."""
+        return bool(self._rounded)
+
+    @property
+    def offloaded(self) -> bool:
+        return isinstance(self._state, Offloaded)
 
     def gradients(self) -> dict[str, Tensor]:
         """The float32 gradients summed since the last step, by parameter; those that have none are missing."""

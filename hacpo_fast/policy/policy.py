@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from hacpo_fast.errors import UserError
-from hacpo_fast.policy.attention import choose_attention, packed
+from hacpo_fast.policy.attention import HACPO_VARLEN, choose_attention, describe_attention, packed
 from hacpo_fast.policy.batch import PackedBatch
 from hacpo_fast.policy.head import Head
 from hacpo_fast.policy.probe import check_packing
@@ -29,11 +29,18 @@ class Policy:
         max_length: most tokens of a sequence, prompt and response, or None where the architecture sets no limit.
     """
 
-    def __init__(self, model: PreTrainedModel, name: str | None = None, gradient_checkpointing: bool = False) -> None:
-        """Wrap `model`, whose attention, mode and gradient flags are set.
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        name: str | None = None,
+        gradient_checkpointing: bool = False,
+        attention: str = "auto",
+    ) -> None:
+        """Wrap `model`, whose attention (see `choose_attention`), mode and gradient flags are set.
 
         Raises:
-            UserError: the model has no decoder below its head, an unusual head, or no gradient checkpointing.
+            UserError: the model has no decoder below its head, an unusual head, no gradient checkpointing, or not the
+                attention that is asked for.
         """
         self.model = model
         self.name = name or model.config.name_or_path or type(model).__name__
@@ -42,9 +49,7 @@ class Policy:
         if self._trunk is None:
             raise UserError(f"{self.name}: {type(model).__name__} has no decoder that could be run without its head")
         Head.of(model)  # unusual heads are refused here rather than at the first step
-        attention = choose_attention(model.device, model.dtype)
-        if model.config._attn_implementation != attention:
-            model.set_attn_implementation(attention)
+        self._set_attention(attention)
         model.eval().requires_grad_(True)
         self._checkpointed = self._enable_checkpointing() if gradient_checkpointing else []
 
@@ -57,6 +62,7 @@ class Policy:
         trust_remote_code: bool = False,
         revision: str | None = None,
         gradient_checkpointing: bool = False,
+        attention: str = "auto",
     ) -> Policy:
         """Load from a folder or from the hub; weights from safetensors files only.
 
@@ -67,14 +73,14 @@ class Policy:
             model = AutoModelForCausalLM.from_pretrained(
                 path,
                 dtype=dtype,
-                attn_implementation=choose_attention(device, dtype),
+                attn_implementation=HACPO_VARLEN,  # for now; what fits the device is set when it is there
                 trust_remote_code=trust_remote_code,
                 revision=revision,
                 use_safetensors=True,
             )
         except (OSError, ValueError) as error:  # what transformers raises for a wrong name, format or architecture
             raise UserError(f"cannot load the model '{path}': {error}") from error
-        return cls(model.to(device), path, gradient_checkpointing)
+        return cls(model.to(device), path, gradient_checkpointing, attention)
 
     @property
     def device(self) -> torch.device:
@@ -128,6 +134,22 @@ class Policy:
             UserError: they differ by more than rounding.
         """
         return check_packing(self)
+
+    @property
+    def attention(self) -> str:
+        """What computes the attention of packed sequences, in words."""
+        return describe_attention(self.model.config._attn_implementation, self.device, self.model.dtype)
+
+    def _set_attention(self, wanted: str) -> None:
+        chosen = choose_attention(self.device, self.model.dtype, wanted)
+        if self.model.config._attn_implementation == chosen:
+            return
+        try:
+            self.model.set_attn_implementation(chosen)
+        except (ValueError, ImportError) as error:  # an architecture that flash-attn cannot serve
+            if wanted != "auto":
+                raise UserError(f"{self.name}: training.attention={wanted}: {error}") from error
+            self.model.set_attn_implementation(HACPO_VARLEN)
 
     def _enable_checkpointing(self) -> list[torch.nn.Module]:
         enable = getattr(self.model, "activation_checkpointing_enable", None)  # its name before: gradient_...

@@ -1,4 +1,4 @@
-"""AdamW with masters and moments in the host's memory: the same numbers, bit for bit, in any order of streams."""
+"""AdamW with masters and moments in the host's memory: the same bits, in any order that streams allow."""
 
 from __future__ import annotations
 

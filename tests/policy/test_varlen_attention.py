@@ -119,13 +119,3 @@ def test_generation_with_a_cache_equals_sdpa(name, checkpointing):
     theirs, ours = expected.generate(PADDED, **arguments), policy.model.generate(PADDED, **arguments)
     assert torch.equal(ours.sequences, theirs.sequences)
     torch.testing.assert_close(torch.stack(ours.logits), torch.stack(theirs.logits), rtol=1e-4, atol=1e-4)
-
-
-def test_choose_attention(monkeypatch):
-    assert attention.choose_attention("cpu", torch.float32) == "hacpo_varlen"
-    monkeypatch.setattr(attention, "is_flash_attn_2_available", lambda: True)
-    assert attention.choose_attention("cuda:1", torch.bfloat16) == "flash_attention_2"
-    assert attention.choose_attention("cuda", torch.float32) == "hacpo_varlen"
-    assert attention.choose_attention("cpu", torch.bfloat16) == "hacpo_varlen"
-    monkeypatch.setattr(attention, "is_flash_attn_2_available", lambda: False)
-    assert attention.choose_attention("cuda", torch.bfloat16) == "hacpo_varlen"
