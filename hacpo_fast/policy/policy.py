@@ -105,8 +105,10 @@ class Policy:
                 cu_seq_lens_k=batch.cu_seqlens,
                 max_length_q=batch.max_length,
                 max_length_k=batch.max_length,
+                **({"shared_prompts": batch.shared} if batch.shared else {}),
             )
-        return output.last_hidden_state[0].index_select(0, batch.rows)
+        hidden = output.last_hidden_state[0]
+        return batch.shared_rows.rows(hidden) if batch.shared_rows else hidden.index_select(0, batch.rows)
 
     def token_logprobs(self, batch: PackedBatch, temperature: float = 1.0) -> Tensor:
         """log pi(token | prefix) of every response token at `temperature`: [R] float32, differentiable."""
