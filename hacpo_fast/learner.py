@@ -12,8 +12,8 @@ from hacpo_fast.algorithm.objective import loss_arguments
 from hacpo_fast.config import Config
 from hacpo_fast.learner_batch import LearnerBatch
 from hacpo_fast.mismatch import check
-from hacpo_fast.policy.batch import PackedBatch, input_lengths
-from hacpo_fast.policy.packing import pack
+from hacpo_fast.policy.batch import PackedBatch
+from hacpo_fast.policy.micro_batches import micro_batches
 from hacpo_fast.run.metrics import Accumulator
 from hacpo_fast.scoring import score
 from hacpo_kernels import policy_loss
@@ -30,6 +30,7 @@ class Learner:
         self.skipped_updates = 0
         # A KL term gives every own response a gradient, also those whose advantage is 0.
         self.needed = batch.matters | (batch.from_self & bool(self.algorithm.kl_coef))
+        self.groups = self._shared_prompts(batch)
         self.batch = self._with_old_policy(batch)
         self.reference_logprobs = self._reference_logprobs()
 
@@ -60,13 +61,14 @@ class Learner:
         return update.applied
 
     def _micro_batches(self, rows: np.ndarray) -> list[np.ndarray]:
-        lengths = input_lengths([self.batch.sequence(row) for row in rows])
-        return [rows[chosen] for chosen in pack(lengths, self.config.training.token_budget)]
+        sequences = [self.batch.sequence(row) for row in rows]
+        parts = micro_batches(sequences, self._groups(rows), self.config.training.token_budget)
+        return [rows[part] for part in parts]
 
     def _backward(self, rows: np.ndarray, denominator: int, updates_done: int) -> float:
         """Adds the gradient of these rows' part of the loss (a sum over them, divided by `denominator`)."""
         batch, device = self.batch, self.agent.policy.device
-        packed = PackedBatch.build([batch.sequence(row) for row in rows], device)
+        packed = PackedBatch.build([batch.sequence(row) for row in rows], device, self._groups(rows))
         token_logprobs = self.agent.policy.token_logprobs(packed, self.agent.temperature)
         cu_seqlens = packed.response_cu_seqlens
 
@@ -91,7 +93,7 @@ class Learner:
         if self.reference_logprobs is not None:
             total = total + self._kl(token_logprobs, cu_seqlens, rows, denominator)
         total.backward()
-        self.trained_tokens += len(packed.input_ids)
+        self.trained_tokens += packed.sequence_tokens
         self._measure(stats, rows)
         if updates_done == 0 and not np.isnan(sampled).all():
             known = ~np.isnan(sampled)
@@ -159,4 +161,14 @@ class Learner:
 
     def _score(self, batch: LearnerBatch, rows: np.ndarray, policy) -> list[np.ndarray]:
         sequences = [batch.sequence(row) for row in rows]
-        return score(policy, sequences, self.agent.temperature, self.config.training.token_budget)
+        budget = self.config.training.token_budget
+        return score(policy, sequences, self.agent.temperature, budget, batch.prompt[rows])
+
+    def _shared_prompts(self, batch: LearnerBatch) -> np.ndarray | None:
+        """[R] number of each row's prompt if prompts are laid out once in this step, which does not change results."""
+        rows = np.flatnonzero(self.needed)
+        shared = self.agent.policy.groups([batch.sequence(row) for row in rows], batch.prompt[rows])
+        return None if shared is None else batch.prompt
+
+    def _groups(self, rows: np.ndarray) -> np.ndarray | None:
+        return None if self.groups is None else self.groups[rows]

@@ -64,7 +64,7 @@ def run(config: Config, place: Place, dry_run: bool = False) -> int:
     with terminal.status("loading and checking the agents"):
         trainer = Trainer(prepared, place.folder, place.checkpoint)
     with closing(trainer), place.occupied(config):
-        for note in trainer.engines.notes:
+        for note in [*(note for agent in trainer.agents for note in agent.notes), *trainer.engines.notes]:
             terminal.print(note, markup=False)
         with RunOutput.open(place.folder, config, prepared.steps, trainer.steps_done, terminal) as output:
             finished = trainer.fit(output)

@@ -101,7 +101,7 @@ class PackedBatch:
         response_at[shared] = at_shared
         prompt_at[own], response_at[own] = at_own, at_own + prompts[own]
 
-        # Row r of a response that begins at row s reads the response's input r - s - 1, the first its last prompt token.
+        # Row r of a response that begins at row s belongs to its input r - s - 1, row s to its last prompt token.
         rows = np.arange(response_starts[-1]) + np.repeat(response_at - 1 - response_starts[:-1], responses)
         answered = responses > 0
         rows[response_starts[:-1][answered]] = (prompt_at + prompts - 1)[answered]

@@ -38,10 +38,8 @@ def merged(query: Tensor, key: Tensor, value: Tensor, cu: Tensor, shared: Shared
     return _Merged.apply(*tensors, cu.diff().tolist(), shared.slices(), scale)
 
 
-def expanded(
-    query: Tensor, key: Tensor, value: Tensor, shared: SharedPrompts, attend: Callable[..., Tensor]
-) -> Tensor:
-    """The same by `attend`, which takes whole sequences [1, heads, M, D] and their cu [N+1], and gives [1, M, heads, D]."""
+def expanded(query: Tensor, key: Tensor, value: Tensor, shared: SharedPrompts, attend: Callable[..., Tensor]) -> Tensor:
+    """The same by `attend`: of whole sequences [1, heads, M, D] and their cu [N+1] it makes [1, M, heads, D]."""
     tensors = (
         shared.whole.rows(tensor[0].transpose(0, 1)).transpose(0, 1).unsqueeze(0) for tensor in (query, key, value)
     )
