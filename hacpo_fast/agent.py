@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -133,12 +133,14 @@ class Agent:
         self.policy = load(weights, gradient_checkpointing=config.training.gradient_checkpointing)
         self.layers = fuse_layers(self.policy, config.training.layers)
         self.policy.verify()
+        self.notes = self._share_prompts(config.training.share_prompts)  # for the user
         self.context = card.context
         self.reference = None  # the initial policy, where a KL term asks for it
         if config.algorithm.kl_coef:
             self.reference = load(settings.model)
             fuse_layers(self.reference, config.training.layers)
             self.reference.model.requires_grad_(False)
+            self.reference.shares_prompts = self.policy.shares_prompts  # the same architecture
         training = config.training
         self.optimizer = MasterAdamW(
             self.policy.model.named_parameters(), training.betas, training.adam_eps, training.weight_decay,
@@ -161,6 +163,19 @@ class Agent:
             f"attention: {self.policy.attention}; layers: {self.layers}; "
             f"{'fused ' if adamw.fused else ''}AdamW{masters}{', in host memory' if adamw.offloaded else ''}"
         )
+
+    def _share_prompts(self, wanted: Literal["auto", True, False]) -> list[str]:
+        if wanted is False:
+            return []
+        try:
+            self.policy.share_prompts()
+        except UserError as reason:
+            if wanted is True:
+                raise UserError(
+                    f"agents.{self.name}: training.share_prompts=true is not possible: {reason}; set it to auto"
+                ) from reason
+            return [f"agents.{self.name}: responses do not share the copy of their prompt: {reason}"]
+        return []
 
     def rollout(self, prompts: Sequence[np.ndarray], samples: int, seed: int) -> list[Rollout]:
         """`samples` responses of the present weights to each prompt (in the agent's tokens), prompt by prompt."""

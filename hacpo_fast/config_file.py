@@ -225,7 +225,7 @@ def _section_of(annotation: Any) -> tuple[type[Section] | None, bool]:
 def _type_name(annotation: Any) -> str:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Literal:
-        return " | ".join(map(str, arguments))
+        return " | ".join(map(_yaml, arguments))
     if origin is typing.Annotated:
         return _type_name(arguments[0])
     if origin in (typing.Union, types.UnionType):

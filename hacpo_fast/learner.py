@@ -17,8 +17,8 @@ from hacpo_fast.config import Config
 from hacpo_fast.learner_batch import LearnerBatch
 from hacpo_fast.mismatch import check
 from hacpo_fast.non_finite import watch
-from hacpo_fast.policy.batch import PackedBatch, input_lengths
-from hacpo_fast.policy.packing import pack
+from hacpo_fast.policy.batch import PackedBatch
+from hacpo_fast.policy.micro_batches import micro_batches
 from hacpo_fast.run.metrics import Accumulator
 from hacpo_fast.run.phases import timed
 from hacpo_fast.scoring import score
@@ -52,6 +52,7 @@ class Learner:
         self.minibatches = minibatches(
             batch.prompt, batch.source, agent.index, size, self.algorithm.minibatch_order, rng
         )
+        self.groups = self._shared_prompts(batch)
         self.batch = self._with_old_policy(batch) if config.old_policy_is_denominator else batch
         self.reference_logprobs = self._reference_logprobs()
         self.screens = self._screens()
@@ -101,14 +102,15 @@ class Learner:
 
     @timed("pack")
     def _micro_batches(self, rows: np.ndarray) -> list[np.ndarray]:
-        lengths = input_lengths([self.batch.sequence(row) for row in rows])
-        return [rows[chosen] for chosen in pack(lengths, self.config.training.token_budget)]
+        sequences = [self.batch.sequence(row) for row in rows]
+        parts = micro_batches(sequences, self._groups(rows), self.config.training.token_budget)
+        return [rows[part] for part in parts]
 
     def _backward(self, rows: np.ndarray, minibatch: MiniBatch) -> Tensor:
         """Adds the gradient of these rows' part of the loss: a sum over them, divided by the mini-batch's size."""
         policy, temperature = self.agent.policy, self.agent.temperature
         with timed("pack"):
-            packed = PackedBatch.build([self.batch.sequence(row) for row in rows], policy.device)
+            packed = PackedBatch.build([self.batch.sequence(row) for row in rows], policy.device, self._groups(rows))
             arguments = self._loss_arguments(rows, minibatch)
         weighed_or_compared = self.reference_logprobs is not None or self.batch.token_importance is not None
         if weighed_or_compared or self._is_own_denominator(minibatch):
@@ -128,7 +130,7 @@ class Learner:
                 )  # fmt: skip
         with timed("backward"):
             loss.backward()
-        self.trained_tokens += len(packed.input_ids)
+        self.trained_tokens += packed.sequence_tokens
         self._measure(stats, rows, minibatch)
         if minibatch.updates_done == 0:
             self._measure_mismatch(token_logprobs.detach(), rows)
@@ -275,7 +277,17 @@ class Learner:
 
     def _score(self, batch: LearnerBatch, rows: np.ndarray, policy) -> list[np.ndarray]:
         sequences = [batch.sequence(row) for row in rows]
-        return score(policy, sequences, self.agent.temperature, self.config.training.token_budget)
+        budget = self.config.training.token_budget
+        return score(policy, sequences, self.agent.temperature, budget, batch.prompt[rows])
+
+    def _shared_prompts(self, batch: LearnerBatch) -> np.ndarray | None:
+        """[R] number of each row's prompt if prompts are laid out once in this step, which does not change results."""
+        rows = np.flatnonzero(self.needed)
+        shared = self.agent.policy.groups([batch.sequence(row) for row in rows], batch.prompt[rows])
+        return None if shared is None else batch.prompt
+
+    def _groups(self, rows: np.ndarray) -> np.ndarray | None:
+        return None if self.groups is None else self.groups[rows]
 
 
 def _denominators(token_logprobs: Tensor, cu_seqlens: Tensor) -> dict[str, Tensor]:

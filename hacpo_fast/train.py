@@ -66,7 +66,7 @@ def run(config: Config, place: Place, dry_run: bool = False) -> int:
         with terminal.status("loading and checking the agents"):
             trainer = Trainer(prepared, place.folder, place.checkpoint)
         with closing(trainer):
-            for note in (*(agent.summary for agent in trainer.agents), *trainer.engines.notes):
+            for note in trainer.notes:
                 terminal.print(note, markup=False)
             with RunOutput.open(
                 place.folder, config, prepared.steps, trainer.steps_done, trainer.positions, terminal

@@ -70,6 +70,12 @@ class Trainer:
         if checkpoint:
             self._load_state(checkpoint)
 
+    @property
+    def notes(self) -> list[str]:
+        """What computes the agents and their answers, for the user."""
+        agents = [note for agent in self.agents for note in (agent.summary, *agent.notes)]
+        return [*agents, *self.engines.notes]
+
     def close(self) -> None:
         """Frees the engines; the agents keep their weights."""
         self.engines.close()
