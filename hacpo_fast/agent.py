@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PretrainedConfig
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, GenerationConfig, PretrainedConfig
 
 from hacpo_fast.config import AgentConfig, Config
 from hacpo_fast.errors import UserError
@@ -19,6 +19,7 @@ from hacpo_fast.policy.policy import Policy
 from hacpo_fast.rollouts.codec import Codec
 from hacpo_fast.rollouts.engine import Engine, Sampling
 from hacpo_fast.rollouts.records import Rollout, record_rollouts
+from hacpo_fast.rollouts.tokenizer import load_tokenizer
 from hacpo_fast.tasks.problems import Problem
 
 OPTIMIZER_FILE = "optimizer.safetensors"
@@ -32,6 +33,7 @@ class ModelCard:
     settings: AgentConfig
     model_config: PretrainedConfig
     codec: Codec
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def context(self) -> int:
@@ -50,22 +52,26 @@ def read_card(name: str, settings: AgentConfig) -> ModelCard:
     origin = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
     try:
         model_config = AutoConfig.from_pretrained(settings.model, **origin)
-        tokenizer = AutoTokenizer.from_pretrained(settings.tokenizer or settings.model, **origin)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+        tokenizer, note = load_tokenizer(settings.tokenizer or settings.model, **origin)
+    except Exception as error:  # other libraries' errors of a dozen types, some of them bare: a file may hold anything
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
             f"agents.{name}.model: no model with a tokenizer at '{settings.model}' ({reason}); give a folder that "
             "save_pretrained wrote, or a hub name; `python -m hacpo_fast.demo` makes two small ones"
         ) from None
+    if type(model_config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not getattr(model_config, "auto_map", None):
+        raise UserError(
+            f"agents.{name}.model: {settings.model} is a {model_config.model_type} model, which transformers does not "
+            "know as a causal language model; only those can be trained here"
+        )
     largest, room = max(tokenizer.get_vocab().values()), model_config.get_text_config().vocab_size
     if largest >= room:
         raise UserError(
             f"agents.{name}: the tokenizer has token {largest}, but the model's vocabulary ends at {room - 1}; "
             "they do not belong together"
         )
-    return ModelCard(
-        name, settings, model_config, Codec(tokenizer, _end_ids(settings, model_config, tokenizer), settings)
-    )
+    codec = Codec(tokenizer, _end_ids(settings, model_config, tokenizer), settings)
+    return ModelCard(name, settings, model_config, codec, (f"agents.{name}: {note}",) if note else ())
 
 
 def _check_folder(name: str, model: str) -> None:

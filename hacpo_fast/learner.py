@@ -28,8 +28,8 @@ class Learner:
         self.accumulator = Accumulator()
         self.trained_tokens = 0
         self.skipped_updates = 0
-        # A KL term gives every own response a gradient, also those whose advantage is 0.
-        self.needed = batch.matters | (batch.from_self & bool(self.algorithm.kl_coef))
+        # A KL term gives every own response a gradient, also those whose advantage is 0, if nobody dropped them.
+        self.needed = batch.matters | (batch.from_self & ~batch.dropped & bool(self.algorithm.kl_coef))
         self.batch = self._with_old_policy(batch)
         self.reference_logprobs = self._reference_logprobs()
 

@@ -13,6 +13,7 @@ from hacpo_fast import config_file
 from hacpo_fast.command_line import exit_status
 from hacpo_fast.config import Config
 from hacpo_fast.run.place import Place
+from hacpo_fast.run.text import message, printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,7 +54,7 @@ def run(config: Config, place: Place, dry_run: bool = False) -> int:
         prepared = prepare(config)
     print_plan(prepared, terminal)
     for note in place.notes:
-        terminal.print(note, style="yellow", markup=False)
+        terminal.print(message(note), style="yellow", markup=False)
     if dry_run:
         return 0
 
@@ -65,17 +66,18 @@ def run(config: Config, place: Place, dry_run: bool = False) -> int:
         trainer = Trainer(prepared, place.folder, place.checkpoint)
     with closing(trainer), place.occupied(config):
         for note in trainer.engines.notes:
-            terminal.print(note, markup=False)
+            terminal.print(message(note), markup=False)
         with RunOutput.open(place.folder, config, prepared.steps, trainer.steps_done, terminal) as output:
             finished = trainer.fit(output)
     draw_curves(place.folder, place.folder / "curves.png")
+    folder = printable(str(place.folder))
     terminal.print(
-        f"{'done' if finished else 'stopped'}; metrics, rollouts, curves and agents are in {place.folder}",
+        f"{'done' if finished else 'stopped'}; metrics, rollouts, curves and agents are in {folder}",
         markup=False, soft_wrap=True,
     )  # fmt: skip
     if not finished:
         terminal.print(
-            f"go on with the same command and run.output={place.folder} run.resume=auto", markup=False, soft_wrap=True
+            f"go on with the same command and run.output={folder} run.resume=auto", markup=False, soft_wrap=True
         )
     return 0 if finished else 130
 

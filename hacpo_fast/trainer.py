@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,15 @@ from hacpo_fast.learner_batch import assemble
 from hacpo_fast.mismatch import recompute
 from hacpo_fast.policy.schedule import lr_factor
 from hacpo_fast.preparation import Preparation
-from hacpo_fast.rollouts.records import RolloutPool
+from hacpo_fast.reward_watch import RewardWatch
+from hacpo_fast.rollouts.records import Rollout, RolloutPool, drop_failed_groups
 from hacpo_fast.run.checkpoints import prune, write_whole
 from hacpo_fast.run.output import RunOutput
 from hacpo_fast.run.phases import Phases
 from hacpo_fast.run.seeds import Purpose, derive, rng
 from hacpo_fast.run.signals import StopRequest
 from hacpo_fast.step_record import agent_record, no_signal_share, sample_rollouts
-from hacpo_fast.tasks import Problem, open_rewards
+from hacpo_fast.tasks import Problem, RewardResult, open_rewards
 from hacpo_fast.validation import validate
 
 STATE_FILE = "trainer.json"
@@ -55,6 +57,9 @@ class Trainer:
         self.capability = CapabilityTracker([agent.name for agent in self.agents], self.config.algorithm.capability)
         self.steps_done = 0
         self.noted_large_rewards = False
+        task = self.config.task
+        self.watch = RewardWatch(task.reward_failure, self._note)
+        self.validation_watch = RewardWatch((self.config.validation.task or task).reward_failure, self._note)
         if checkpoint:
             self._load_state(checkpoint)
 
@@ -136,13 +141,14 @@ class Trainer:
         """Training step number `step` (from 1). Returns its record for the logs."""
         phases = Phases()
         problems = self.prepared.batch(step)
-        pool = self._collect(step, problems, phases)
+        pool, checked = self._collect(step, problems, phases)
         mismatch: dict[str, float] = {}
         if self.config.rollout.logprobs == "recompute" or self.config.algorithm.importance_correction != "none":
             with phases("recompute"):
                 pool, mismatch = recompute(pool, self.agents, self._prompts, self.config)
+        own = {agent.name: pool.of(agent.index) for agent in self.agents}
         capability = self.capability.update(
-            {agent.name: torch.from_numpy(pool.of(agent.index).reward) for agent in self.agents}
+            {name: torch.from_numpy(part.reward[~part.dropped]) for name, part in own.items()}
         )
         ratios = capability_ratios(
             torch.tensor(list(capability.values()), dtype=torch.float64), self.config.algorithm.capability
@@ -169,6 +175,7 @@ class Trainer:
         return {
             "step": step,
             "time": phases.seconds(),
+            "reward_p95_seconds": float(np.quantile([result.seconds for result in checked], 0.95)),
             "prompts": len(problems),
             "no_signal_share": no_signal_share(pool),
             "agents": agents,
@@ -187,12 +194,16 @@ class Trainer:
                     settings.max_response_tokens or agent.max_response_tokens, self.validation_rewards,
                     self.config.algorithm.advantage.reward_max,
                     derive(self.config.run.seed, Purpose.VALIDATION, step, agent.index),
+                    partial(self.validation_watch.failures, f"validation at step {step}", agent.name),
                 )  # fmt: skip
         updates = {agent.name: agent.updates for agent in self.agents}
         self.output.validation({"step": step, "validation": scores, "updates": updates, "time": phases.seconds()})
 
-    def _collect(self, step: int, problems: Sequence[Problem], phases: Phases) -> RolloutPool:
-        """Every agent answers every prompt. One agent's answers are verified while the next one samples."""
+    def _collect(
+        self, step: int, problems: Sequence[Problem], phases: Phases
+    ) -> tuple[RolloutPool, list[RewardResult]]:
+        """Every agent answers every prompt; also what the reward said. One agent's answers are verified while the next
+        one samples."""
         pending = []
         for agent in self.agents:
             seed = derive(self.config.run.seed, Purpose.ROLLOUT, step, agent.index)
@@ -201,13 +212,34 @@ class Trainer:
                 rollouts = agent.rollout(self._prompts(agent, problems), self.config.samples_per_prompt, seed)
             handle = self.rewards.submit([(rollout.text, problems[rollout.prompt]) for rollout in rollouts])
             pending.append((rollouts, handle))
-        verified = []
         with phases("verify"):
-            for rollouts, handle in pending:
-                for rollout, result in zip(rollouts, handle.result(), strict=True):
-                    verified.append(replace(rollout, reward=result.value, reward_error=result.error))
-        self._note_large_rewards(max((rollout.reward for rollout in verified), default=0.0))
-        return RolloutPool(problems, [agent.name for agent in self.agents], verified)
+            results = [result for _, handle in pending for result in handle.result()]
+        rollouts = [rollout for own, _ in pending for rollout in own]
+        self._watch_rewards(step, problems, rollouts, results, phases)
+        verified = [
+            replace(rollout, reward=result.value, reward_error=result.error)
+            for rollout, result in zip(rollouts, results, strict=True)
+        ]
+        if self.config.task.reward_failure == "drop_group":
+            verified = drop_failed_groups(verified, self.config.algorithm.shares)
+        return RolloutPool(problems, [agent.name for agent in self.agents], verified), results
+
+    def _watch_rewards(
+        self, step: int, problems: Sequence[Problem], rollouts: Sequence[Rollout], results: Sequence[RewardResult],
+        phases: Phases,
+    ) -> None:  # fmt: skip
+        """Tells of rewards that fail, are slow or are larger than the settings say; some failures stop the run."""
+        checks = [
+            (self.agents[rollout.source].name, (rollout.text, problems[rollout.prompt], result))
+            for rollout, result in zip(rollouts, results, strict=True)
+        ]
+        for agent in self.agents:
+            self.watch.failures(f"step {step}", agent.name, [check for name, check in checks if name == agent.name])
+        self.watch.slow(f"step {step}", phases.spent("verify", ""), phases.seconds()["total"], checks)
+        self._note_large_rewards(max((result.value for result in results), default=0.0))
+
+    def _note(self, text: str) -> None:
+        self.output.note(text)
 
     def _note_large_rewards(self, largest: float) -> None:
         limit = self.config.algorithm.advantage.reward_max

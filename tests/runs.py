@@ -79,7 +79,8 @@ def timeless(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     def strip(value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        return {key: strip(v) for key, v in value.items() if key != "time" and not key.endswith("_per_second")}
+        clock = ("_per_second", "_seconds")
+        return {key: strip(v) for key, v in value.items() if key != "time" and not key.endswith(clock)}
 
     return [strip(record) for record in records]
 
@@ -102,7 +103,7 @@ def first_learner(trainer, token_budget: int):
     config = config.model_copy(update={"training": config.training.model_copy(update={"token_budget": token_budget})})
     trainer.output = SimpleNamespace(phase=lambda text: None)
     with open_rewards(config.task) as trainer.rewards:
-        pool = trainer._collect(1, trainer.prepared.batch(1), Phases())
+        pool, _ = trainer._collect(1, trainer.prepared.batch(1), Phases())
     agent = trainer.agents[0]
     ratios = torch.ones(len(trainer.agents), len(trainer.agents), dtype=torch.float64)
     batch = assemble(
