@@ -45,7 +45,9 @@ class RewardWatch:
             kind = check[2].error.split(":")[0][:60]  # ValueError, took longer than 10 s, the process exited ...
             if kind not in self._kinds and len(self._kinds) < KINDS:
                 self._kinds.add(kind)
-                self._note(f"{where}: a reward failed (task.reward_failure={self._policy}; told once per kind)\n{shown}")
+                self._note(
+                    f"{where}: a reward failed (task.reward_failure={self._policy}; once for each kind)\n{shown}"
+                )
         return len(failed)
 
     def slow(self, where: str, waited: float, total: float, checks: Sequence[tuple[str, Check]]) -> None:
@@ -59,7 +61,7 @@ class RewardWatch:
         agent, slowest = max(checks, key=lambda pair: pair[1][2].seconds)
         self._note(
             f"{where}: {waited:.1f} of {total:.1f} s went by waiting for rewards; the slowest took "
-            f"{slowest[2].seconds:.2f} s. More task.reward_workers or a shorter task.reward_timeout may help (told once)\n"
+            f"{slowest[2].seconds:.2f} s. More task.reward_workers or a lower task.reward_timeout may help\n"
             f"{_shown(agent, slowest)}"
         )
 

@@ -39,7 +39,10 @@ def validate(
         rollouts = record_rollouts(0, codec, engine.generate(prompts, sampling, seed))
         results = rewards.score([(rollout.text, problems[rollout.prompt]) for rollout in rollouts])
         failed = watch(
-            [(rollout.text, problems[rollout.prompt], result) for rollout, result in zip(rollouts, results, strict=True)]
+            [
+                (rollout.text, problems[rollout.prompt], result)
+                for rollout, result in zip(rollouts, results, strict=True)
+            ]
         )
         values = np.array([result.value for result in results]).reshape(len(problems), chosen.samples)
         scores[name] = summarise_samples(values, reward_max) | ({"reward_errors": failed} if failed else {})

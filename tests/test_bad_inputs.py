@@ -1,6 +1,6 @@
-"""What users get wrong, and the one message that each mistake has: before any weights are read, and without a traceback.
+"""What users get wrong, and the one message that each mistake has: before weights are read, without a traceback.
 
-`run.dry_run` prepares a run as training does. Where a row needs a file, it is made by the function of that name below.
+A dry run prepares a run as training does. Where a row needs a file, it is made by the function of that name below.
 """
 
 import json
@@ -105,7 +105,7 @@ SETTINGS = {
     "policy": ({"task.reward_failure": "drop"}, None, "task.reward_failure: Input should be 'zero', 'drop_group' or"),
     "memory": ({"task.reward_memory_gb": 0}, None, "task.reward_memory_gb: Input should be greater than 0"),
     "nothing held out": ({"task.holdout": 0, "validation.every": 1}, None, "validation.every: nothing to validate on"),
-    "one response": ({"agents.ada.prompt_template": "Q"}, None, "agents.ada.prompt_template: must contain {prompt}"),
+    "template without prompt": ({"agents.ada.prompt_template": "Q"}, None, "prompt_template: must contain {prompt}"),
 }  # fmt: skip
 
 PLACES = {
@@ -136,7 +136,7 @@ TASKS = {
     "no messages": ({"task.messages": "messages"}, None, "no field 'messages' (task.messages)"),
     "messages as text": ({"task.messages": "prompt"}, None, "must be a list of messages with role and content"),
     "few problems": ({"rollout.prompts_per_step": 999}, None, "are fewer than rollout.prompts_per_step=999"),
-    "long prompts": ({"rollout.max_prompt_tokens": 1}, None, "every training prompt is empty or longer than rollout.max"),
+    "long prompts": ({"rollout.max_prompt_tokens": 1}, None, "every training prompt is empty or longer than"),
     "broken Parquet": ({"task.name": "DIR/x.parquet"}, raw(b"PAR1", "x.parquet"), "not a readable Parquet file"),
     "no generator": ({"task.kind": "reasoning_gym", "task.name": "chain"}, None, "no generator 'chain'; did you mean"),
     "offline hub": ({"task.kind": "hub", "task.name": "nobody/nothing"}, None, "the data set 'nobody/nothing'"),
@@ -146,10 +146,10 @@ REWARDS = {
     "unknown reward": ({"task.reward": "maths"}, None, "'maths' is not a reward; did you mean 'math'?"),
     "no reward file": (mine(), None, "task.reward: there is no file"),
     "no reward function": (mine(), reward("def score(response, answer, row): pass"), "no function 'reward' in"),
-    "other arguments": (mine(), reward("def reward(response): pass"), "is called as reward(response, answer, row), but"),
+    "other arguments": (mine(), reward("def reward(response): pass"), "is called as reward(response, answer, row)"),
     "import error": (mine(), reward("import no_such_package"), "there is no module 'no_such_package'"),
     "syntax error": (mine(), reward("def reward(:"), "the reward cannot be loaded: SyntaxError"),
-    "always raises": (mine(), reward(FUNCTION + "return row['x']"), "failed on each of 3 responses it was tried on: Key"),
+    "always raises": (mine(), reward(FUNCTION + "return row['x']"), "failed on each of 3 responses it was tried on"),
     "always None": (mine(), reward(FUNCTION + "pass"), "failed on each of 3 responses it was tried on: returned None"),
     "always hangs": (
         mine(**{"task.reward_timeout": 0.05}), reward(FUNCTION + "import time; time.sleep(60)"),
@@ -166,7 +166,7 @@ REWARDS = {
 
 AGENTS = {
     "no model folder": ({"agents.ada.model": "DIR/adda"}, None, "agents.ada.model: there is no folder"),
-    "no model of that name": ({"agents.ada.model": "nobody/nothing"}, None, "agents.ada.model: no model with a tokeniz"),
+    "no model of that name": ({"agents.ada.model": "nobody/nothing"}, None, "agents.ada.model: no model with"),
     "folder of something else": ({"agents.ada.model": "DIR"}, None, "has no *.safetensors"),
     "pickled weights": (BAD, pickled_weights, "has no *.safetensors; weights in other formats are not loaded"),
     "no configuration": (BAD, model(config_json=None), "agents.ada.model: no model with a tokenizer at"),
@@ -194,7 +194,7 @@ AGENTS = {
         BAD, model(config_json={"model_type": "nova", "auto_map": {"AutoConfig": "code.Config"}}),
         "agents.ada.trust_remote_code",
     ),
-    "small context": (BAD, model(config_json={"max_position_embeddings": 12}), "do not fit into the model's context of"),
+    "small context": (BAD, model(config_json={"max_position_embeddings": 8}), "do not fit into the model's"),
     "not enough memory": ({"training.token_budget": 10**12}, None, "memory: the run needs about"),
 }  # fmt: skip
 
@@ -271,15 +271,8 @@ def test_one_message(folder, capsys, case):
     assert not (folder / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("case", "arguments"),
-    [
-        ("agent name with a path", ["agents.../x.model=m"]),
-        ("not JSON", []),
-        ("no model folder", []),
-    ],
-)
-def test_the_command_says_the_same(folder, case, arguments):
+@pytest.mark.parametrize("case", ["agent name with a path", "not JSON", "no model folder"])
+def test_the_command_says_the_same(folder, case):
     changes, make, said = ALL[case]
     if make:
         make(folder)

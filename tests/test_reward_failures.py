@@ -60,7 +60,7 @@ def test_zero_costs_the_response_and_is_counted_logged_and_told_once(settings, t
     assert {(sample["reward"], sample["dropped"]) for sample in failed} == {(0.0, False)}
     assert {sample["error"] for sample in failed} == {"ValueError: no \x1b[2Jluck (parity.py, line 9)"}
     printed = " ".join(capsys.readouterr().out.split())
-    assert printed.count("a reward failed (task.reward_failure=zero; told once per kind)") == 1
+    assert printed.count("a reward failed (task.reward_failure=zero; once for each kind)") == 1
     assert r"ValueError: no \x1b[2Jluck" in printed and "\x1b[2J" not in printed
 
 
@@ -121,7 +121,7 @@ def test_failures_in_validation(settings, tmp_path, policy):
     (tmp_path / "other.py").write_text(REWARD.replace("{there}", "1").replace("calls[answer]", "calls['']"))
     config = config.model_copy(update={"validation": config.validation.model_copy(update={"task": task})})
     if policy == "stop":
-        with pytest.raises(UserError, match="validation at step 0: .* rewards of ada's responses failed"):
+        with pytest.raises(UserError, match=r"validation at step 0: .* rewards of ada's responses failed"):
             run(config, Place(tmp_path / "run"))
         return
     scores = runs.train(config, tmp_path / "run")[0]["validation"]["ada"]["greedy"]
@@ -147,7 +147,12 @@ def check(error=None, seconds=0.1, response="r"):
 def test_each_kind_of_failure_is_told_once_and_not_too_many():
     notes = []
     watch = RewardWatch("zero", notes.append)
-    checks = [check("KeyError: 'a' (x.py, line 1)"), check("KeyError: 'b' (x.py, line 2)"), check(), check("returned nan")]
+    checks = [
+        check("KeyError: 'a' (x.py, line 1)"),
+        check("KeyError: 'b' (x.py, line 2)"),
+        check(),
+        check("returned nan"),
+    ]
     assert watch.failures("step 1", "ada", checks) == 3
     assert watch.failures("step 2", "bea", checks) == 3
     assert len(notes) == 2 and "KeyError: 'a'" in notes[0] and "returned nan" in notes[1]

@@ -8,7 +8,12 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import cached_file
 
-TEXTS = ("The answer to 12 + 7 is 19.", "  def f(x):\n    return x*2\n\n", "7+5=12;12-3=9;A9", "it's naïve 你好 🙂 1234567")
+TEXTS = (
+    "The answer to 12 + 7 is 19.",
+    "  def f(x):\n    return x*2\n\n",
+    "7+5=12;12-3=9;A9",
+    "it's naïve 你好 🙂 1234567",
+)
 
 
 def load_tokenizer(place: str, **origin: Any) -> tuple[PreTrainedTokenizerBase, str | None]:
