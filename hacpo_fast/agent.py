@@ -48,17 +48,20 @@ class ModelCard:
 
 def read_card(name: str, settings: AgentConfig) -> ModelCard:
     """Configuration and tokenizer of a model folder or hub name. Raises UserError naming the agent."""
-    _check_folder(name, settings.model)
+    _check_folder(f"agents.{name}.model", settings.model, weights=True)
+    if settings.tokenizer:
+        _check_folder(f"agents.{name}.tokenizer", settings.tokenizer)
     origin = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
+    place = settings.tokenizer or settings.model
+    # Other libraries raise errors of a dozen types, some of them bare: a file may hold anything.
     try:
         model_config = AutoConfig.from_pretrained(settings.model, **origin)
-        tokenizer, note = load_tokenizer(settings.tokenizer or settings.model, **origin)
-    except Exception as error:  # other libraries' errors of a dozen types, some of them bare: a file may hold anything
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(
-            f"agents.{name}.model: no model with a tokenizer at '{settings.model}' ({reason}); give a folder that "
-            "save_pretrained wrote, or a hub name; `python -m hacpo_fast.demo` makes two small ones"
-        ) from None
+    except Exception as error:
+        raise _unreadable(name, settings, "model", settings.model, error) from error
+    try:
+        tokenizer, note = load_tokenizer(place, **origin)
+    except Exception as error:
+        raise _unreadable(name, settings, "tokenizer" if settings.tokenizer else "model", place, error) from error
     if type(model_config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not getattr(model_config, "auto_map", None):
         raise UserError(
             f"agents.{name}.model: {settings.model} is a {model_config.model_type} model, which transformers does not "
@@ -74,20 +77,33 @@ def read_card(name: str, settings: AgentConfig) -> ModelCard:
     return ModelCard(name, settings, model_config, codec, (f"agents.{name}: {note}",) if note else ())
 
 
-def _check_folder(name: str, model: str) -> None:
-    """A folder must hold safetensors; what is no folder but lies beside others is no name of the hub either."""
-    folder = Path(model).expanduser()
+def _unreadable(name: str, settings: AgentConfig, setting: str, place: str, error: Exception) -> UserError:
+    if "trust_remote_code" in str(error) and not settings.trust_remote_code:
+        return UserError(
+            f"agents.{name}.{setting}: '{place}' comes with Python code of its own, which is run only if "
+            f"agents.{name}.trust_remote_code is true; read that code first"
+        )
+    reason = str(error).strip().splitlines()[0][:500] if str(error).strip() else type(error).__name__
+    what = "model with a tokenizer" if setting == "model" else "tokenizer"
+    return UserError(
+        f"agents.{name}.{setting}: no {what} at '{place}' ({reason}); give a folder that "
+        "save_pretrained wrote, or a hub name; `python -m hacpo_fast.demo` makes two small ones"
+    )
+
+
+def _check_folder(setting: str, place: str, weights: bool = False) -> None:
+    """Weights must be safetensors; what is no folder but lies beside others is no name of the hub either."""
+    folder = Path(place).expanduser()
     if folder.is_dir():
-        if not any(folder.glob("*.safetensors")):
+        if weights and not any(folder.glob("*.safetensors")):
             raise UserError(
-                f"agents.{name}.model: {folder} has no *.safetensors; weights in other formats are not loaded, convert "
+                f"{setting}: {folder} has no *.safetensors; weights in other formats are not loaded, convert "
                 "them with save_pretrained"
             )
     elif folder.is_absolute() or (len(folder.parts) > 1 and folder.parent.is_dir()):
         there = sorted(path.name for path in folder.parent.glob("*/") if (path / "config.json").exists())
         raise UserError(
-            f"agents.{name}.model: there is no folder {folder}"
-            + (f"; {folder.parent} has {', '.join(there)}" if there else "")
+            f"{setting}: there is no folder {folder}" + (f"; {folder.parent} has {', '.join(there)}" if there else "")
         )
 
 

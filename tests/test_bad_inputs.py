@@ -158,7 +158,7 @@ REWARDS = {
     "always crashes": (mine(), reward(FUNCTION + "import os; os._exit(1)"), "the process exited with code 1"),
     "pattern": ({"task.reward": "regex", "task.reward_options": {"pattern": "("}}, None, "is not a regular expression"),
     "no numbers": (
-        {"task.reward": "numeric", **DATA}, jsonl([{"prompt": str(i), "answer": "one"} for i in range(20)]),
+        {"task.reward": "numeric", **DATA}, jsonl([{"prompt": str(i), "answer": "one" if i else "1"} for i in range(9)]),
         "reference answers get no reward themselves, such as 'one'",
     ),
     "options": ({"task.reward_options": {"ignorecase": True}}, None, "unexpected keyword argument 'ignorecase'"),
@@ -175,7 +175,7 @@ AGENTS = {
     "no language model": (BAD, model(config_json={"model_type": "t5"}), "does not know as a causal language model"),
     "torn tokenizer": (BAD, model(tokenizer_json='{"version":'), "agents.ada.model: no model with a tokenizer at"),
     "no tokenizer": (
-        {"agents.ada.tokenizer": "DIR/nowhere"}, None, "agents.ada.tokenizer: no tokenizer at 'DIR/nowhere'",
+        {"agents.ada.tokenizer": "DIR/nowhere"}, None, "agents.ada.tokenizer: there is no folder DIR/nowhere; DIR has ada",
     ),
     "another tokenizer": (BAD, large_tokenizer, "but the model's vocabulary ends at 262; they do not belong together"),
     "no end token": (BAD, no_end_token, "neither the tokenizer nor the generation config names an end token"),
@@ -192,7 +192,7 @@ AGENTS = {
     ),
     "code of the model": (
         BAD, model(config_json={"model_type": "nova", "auto_map": {"AutoConfig": "code.Config"}}),
-        "agents.ada.trust_remote_code",
+        "comes with Python code of its own, which is run only if agents.ada.trust_remote_code is true",
     ),
     "small context": (BAD, model(config_json={"max_position_embeddings": 8}), "do not fit into the model's"),
     "not enough memory": ({"training.token_budget": 10**12}, None, "memory: the run needs about"),

@@ -131,6 +131,12 @@ def returns(response, answer, row):
     return eval(response)
 
 
+def echo(response, answer, row):
+    if row["fails"]:
+        raise ValueError(response)
+    return row["value"]
+
+
 def spoil(response, answer, row):
     """Changes what it was given, and tells what it found."""
     found = row["list"] == [1, (2, 3)] and row["numbers"] == {1: "one"}
