@@ -158,7 +158,7 @@ REWARDS = {
     "always crashes": (mine(), reward(FUNCTION + "import os; os._exit(1)"), "the process exited with code 1"),
     "pattern": ({"task.reward": "regex", "task.reward_options": {"pattern": "("}}, None, "is not a regular expression"),
     "no numbers": (
-        {"task.reward": "numeric", **DATA}, jsonl([{"prompt": str(i), "answer": "one" if i else "1"} for i in range(9)]),
+        {"task.reward": "numeric", **DATA}, jsonl([{"prompt": a, "answer": a} for a in ("1", "one", "two")]),
         "reference answers get no reward themselves, such as 'one'",
     ),
     "options": ({"task.reward_options": {"ignorecase": True}}, None, "unexpected keyword argument 'ignorecase'"),
@@ -175,7 +175,7 @@ AGENTS = {
     "no language model": (BAD, model(config_json={"model_type": "t5"}), "does not know as a causal language model"),
     "torn tokenizer": (BAD, model(tokenizer_json='{"version":'), "agents.ada.model: no model with a tokenizer at"),
     "no tokenizer": (
-        {"agents.ada.tokenizer": "DIR/nowhere"}, None, "agents.ada.tokenizer: there is no folder DIR/nowhere; DIR has ada",
+        {"agents.ada.tokenizer": "DIR/nowhere"}, None, "agents.ada.tokenizer: there is no folder DIR/nowhere",
     ),
     "another tokenizer": (BAD, large_tokenizer, "but the model's vocabulary ends at 262; they do not belong together"),
     "no end token": (BAD, no_end_token, "neither the tokenizer nor the generation config names an end token"),
@@ -271,7 +271,7 @@ def test_one_message(folder, capsys, case):
     assert not (folder / "run").exists()
 
 
-@pytest.mark.parametrize("case", ["agent name with a path", "not JSON", "no model folder"])
+@pytest.mark.parametrize("case", ["agent name with a path", "no model folder"])
 def test_the_command_says_the_same(folder, case):
     changes, make, said = ALL[case]
     if make:

@@ -86,7 +86,7 @@ def test_a_fork_of_the_process_gives_no_second_result(ask, response):
 
 
 def test_a_leak_costs_processes_and_no_sample(ask, pool_of):
-    responses = [f"leak:{i}" for i in range(40)]  # 1.25 GiB in all; a process may take 0.25
+    responses = [f"leak:{i}" for i in range(20)]  # 640 MiB in all; a process may take 256
     assert {result[:2] for result in ask(*responses, workers=1)} == {(0.5, None)}
 
 
