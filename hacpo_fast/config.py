@@ -22,6 +22,10 @@ NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
 
 
+NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
+"""What names of agents and of ways to sample look like: they become names of folders and of curves."""
+
+
 class Section(BaseModel):
     """A group of settings. Unknown keys, NaN and infinity are errors."""
 
@@ -94,7 +98,15 @@ class TaskConfig(Section):
         "empty: reasoning_gym for that kind, math otherwise",
     )
     reward_options: dict[str, Any] = Field({}, description="Keyword arguments of the reward, e.g. pattern for regex")
-    reward_timeout: Positive = Field(10.0, description="Seconds that one check may take before it counts as 0")
+    reward_failure: Literal["zero", "drop_group", "stop"] = Field(
+        "zero",
+        description="When a check fails (exception, no finite number, too slow, crash). zero: the response gets 0; "
+        "drop_group: nobody learns from the responses to that prompt, in validation it gets 0; stop: the run ends",
+    )
+    reward_timeout: Positive = Field(10.0, description="Seconds that one check may take before it has failed")
+    reward_memory_gb: Positive | None = Field(
+        4.0, description="GiB that checks may allocate beyond what loading the reward took; empty: no limit"
+    )
     reward_workers: Count = Field(2, description="Processes that check answers")
     holdout: Share = Field(0.2, description="Share of problems held out for validation, chosen by a hash of their text")
 
@@ -333,6 +345,16 @@ class ValidationConfig(Section):
     )
     max_response_tokens: Count | None = Field(None, description="Empty: the agent's own limit")
 
+    @field_validator("sampling")
+    @classmethod
+    def _names(cls, sampling: dict[str, SamplingConfig]) -> dict[str, SamplingConfig]:
+        if not sampling:
+            raise ValueError("name at least one way to sample")
+        for name in sampling:
+            if not re.fullmatch(NAME, name):
+                raise ValueError(f"name '{name}': use letters, digits, - and _ (it names curves)")
+        return sampling
+
 
 class Config(Section):
     run: RunConfig = RunConfig()
@@ -349,8 +371,10 @@ class Config(Section):
         if not agents:
             raise ValueError("name at least one agent")
         for name in agents:
-            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
+            if not re.fullmatch(NAME, name):
                 raise ValueError(f"agent name '{name}': use letters, digits, - and _ (it names folders)")
+        if len({name.lower() for name in agents}) < len(agents):  # one folder, on some file systems
+            raise ValueError(f"agent names {', '.join(agents)}: two differ by upper and lower case alone")
         return agents
 
     @model_validator(mode="after")

@@ -166,6 +166,8 @@ def _explain(item: dict[str, Any]) -> str:
         meaning = described.get(".".join(_generic(item["loc"])), "")
         return f"{key}: required but missing" + (f" ({meaning})" if meaning else "")
     message = item["msg"].removeprefix("Value error, ")
+    if item["type"] in ("model_type", "dict_type"):
+        message = "Input should be a mapping of settings"
     if item["type"] == "string_type" and isinstance(item["input"], (dict, list)):
         return f"{key}: text with braces or brackets needs quotes of its own here: \"{key}='...'\""
     if item["type"] == "value_error" and not isinstance(item["input"], (str, int, float)):

@@ -8,12 +8,14 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from hacpo_fast import config_file
 from hacpo_fast.command_line import exit_status
 from hacpo_fast.config import Config
 from hacpo_fast.errors import UserError
+from hacpo_fast.run.text import message, printable
 
 Scores = dict[str, dict[str, dict[str, float]]]  # by agent, by name of the sampling settings, by metric
 
@@ -67,6 +69,7 @@ def evaluate(config: Config) -> Scores:
     from hacpo_fast.engines import choose_engine, open_engines
     from hacpo_fast.policy.policy import Policy
     from hacpo_fast.preparation import choose_device
+    from hacpo_fast.reward_watch import RewardWatch
     from hacpo_fast.run.seeds import Purpose, derive
     from hacpo_fast.tasks import check_reward, load_problems, open_rewards, split_held_out
     from hacpo_fast.validation import validate
@@ -86,11 +89,12 @@ def evaluate(config: Config) -> Scores:
         kind, notes = choose_engine(cards, config, device)
     if not chosen:
         raise UserError("no problem to evaluate on: raise task.holdout, or rollout.max_prompt_tokens")
-    console.print(f"{len(chosen)} of {len(problems)} problems of {task.name}")
-    for note in notes:
-        console.print(note, style="yellow", markup=False)
+    console.print(f"{len(chosen)} of {len(problems)} problems of {printable(task.name)}", markup=False)
+    for note in [*(note for card in cards for note in card.notes), *notes]:
+        console.print(message(note), style="yellow", markup=False)
 
     scores: Scores = {}
+    watch = RewardWatch(task.reward_failure, lambda note: console.print(message(note), style="yellow", markup=False))
     with open_rewards(task) as rewards:
         for index, card in enumerate(cards):
             with console.status(f"{card.name} answers"):
@@ -113,10 +117,12 @@ def evaluate(config: Config) -> Scores:
                         rewards,
                         config.algorithm.advantage.reward_max,
                         derive(config.run.seed, Purpose.VALIDATION, 0, index),
+                        partial(watch.failures, "evaluation", card.name),
                     )
             del policy, engines  # before the next one is loaded
     for sampling in settings.sampling:
-        metrics = [metric for metric in scores[cards[0].name][sampling] if metric != "problems"]
+        hidden = ("problems", "reward_errors")
+        metrics = [metric for metric in scores[cards[0].name][sampling] if metric not in hidden]
         table = Table(sampling, *metrics, box=box.SIMPLE_HEAD)
         for name, by_sampling in scores.items():
             table.add_row(name, *(f"{by_sampling[sampling][metric]:.3f}" for metric in metrics))

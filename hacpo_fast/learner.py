@@ -46,8 +46,8 @@ class Learner:
         self.trained_tokens = 0
         self.skipped_updates = 0
         self.screened_out = 0  # responses that were scored, and then left out
-        # A KL term gives every own response a gradient, also those whose advantage is 0.
-        self.needed = batch.matters | (batch.from_self & bool(self.algorithm.kl_coef))
+        # A KL term gives every own response a gradient, also those whose advantage is 0, if nobody dropped them.
+        self.needed = batch.matters | (batch.from_self & ~batch.dropped & bool(self.algorithm.kl_coef))
         size = config.training.minibatch_responses
         self.minibatches = minibatches(
             batch.prompt, batch.source, agent.index, size, self.algorithm.minibatch_order, rng

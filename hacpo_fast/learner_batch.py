@@ -33,6 +33,7 @@ class LearnerBatch:
     source_mean_logprobs: np.ndarray  # [R] float64: the ratio's denominator
     uniform: np.ndarray  # [R] bool: all rewards of the prompt are equal
     scorable: np.ndarray  # [R] bool: the learner's tokens and context can hold it (False without an advantage, too)
+    dropped: np.ndarray  # [R] bool: of a group with a failed reward; counts in the loss's denominator and nowhere else
     importance: np.ndarray | None = None  # [R] float64: in `advantages` already; for the log
     token_importance: Sequence[np.ndarray] | None = None  # R times [L] float32: weights of the tokens' gradients
 
@@ -83,7 +84,8 @@ def assemble(
     capability_ratio = ratios[learner, source].numpy() if weights.modulation else np.ones(len(pool.prompt))
     prompts = [prompt_tokens[i] for i in pool.prompt]
     # What has no advantage is never scored, so it need not be seen in the learner's tokens either.
-    taught = result.advantage.numpy() * capability_ratio != 0
+    advantages = np.where(pool.dropped, 0.0, result.advantage.numpy())
+    taught = advantages * capability_ratio != 0
     # The last token of a response is predicted but never read.
     views = views_for(learner, pool.rollouts, codec, score_eos, [context - len(ids) + 1 for ids in prompts], taught)
     from_self = pool.source == learner
@@ -95,11 +97,12 @@ def assemble(
         source=pool.source,
         from_self=from_self,
         own_objective=np.ones_like(from_self) if algorithm.name == "naive" else from_self,
-        advantages=result.advantage.numpy() * (1.0 if importance is None else importance),
+        advantages=advantages * (1.0 if importance is None else importance),
         capability_ratio=capability_ratio,
         source_mean_logprobs=np.array([view.source_mean_logprob for view in views], dtype=np.float64),
         uniform=result.uniform.numpy(),
         scorable=np.array([view.scorable for view in views], dtype=bool),
+        dropped=pool.dropped,
         importance=importance,
         token_importance=token_importance,
     )

@@ -13,6 +13,7 @@ import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from hacpo_fast import memory
 from hacpo_fast.agent import ModelCard, encode_fitting, read_card
@@ -20,6 +21,7 @@ from hacpo_fast.config import Config
 from hacpo_fast.engines import choose_engine
 from hacpo_fast.errors import UserError
 from hacpo_fast.run.seeds import Purpose, rng
+from hacpo_fast.run.text import message, printable
 from hacpo_fast.tasks import Problem, check_reward, load_problems, split_held_out
 
 
@@ -100,7 +102,14 @@ def prepare(config: Config) -> Preparation:
         engine=engine,
         memory=needs,
         device_memory=available,
-        notes=[*notes, *left_out, *more, *engine_notes, *_without_effect(config, device, steps)],
+        notes=[
+            *(note for card in cards for note in card.notes),
+            *notes,
+            *left_out,
+            *more,
+            *engine_notes,
+            *_without_effect(config, device, steps),
+        ],
     )
 
 
@@ -157,14 +166,16 @@ def print_plan(prepared: Preparation, console: Console) -> None:
     together = "sharing their answers" if algorithm.shares else "each alone"
     console.print(f"[bold]{algorithm.name}[/]: {len(prepared.cards)} agent(s), {together}, on {prepared.device}")
     console.print(
-        f"{len(prepared.train)} training and {len(prepared.held_out)} validation problems of {config.task.name}; "
-        f"{prepared.steps} steps of {config.rollout.prompts_per_step} prompts x {config.samples_per_prompt} responses"
+        f"{len(prepared.train)} training and {len(prepared.held_out)} validation problems of "
+        f"{printable(config.task.name)}; "
+        f"{prepared.steps} steps of {config.rollout.prompts_per_step} prompts x {config.samples_per_prompt} responses",
+        markup=False,
     )
     for note in prepared.notes:
-        console.print(note, style="yellow", markup=False)
+        console.print(message(note), style="yellow", markup=False)
     console.print(f"responses by {prepared.engine}")
     table = Table("", *(card.name for card in prepared.cards), box=box.SIMPLE_HEAD)
-    table.add_row("model", *(card.model_config.model_type for card in prepared.cards))
+    table.add_row("model", *(Text(printable(card.model_config.model_type)) for card in prepared.cards))
     table.add_row("prompts", *("chat" if card.codec.chat else "plain" for card in prepared.cards))
     table.add_row("dtype", *(str(card.dtype(prepared.device)).removeprefix("torch.") for card in prepared.cards))
     for field in memory.AgentMemory._fields:

@@ -14,6 +14,7 @@ from hacpo_fast.command_line import exit_status
 from hacpo_fast.config import Config
 from hacpo_fast.run.place import Place
 from hacpo_fast.run.signals import STOPPED
+from hacpo_fast.run.text import message, printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,22 +63,23 @@ def run(config: Config, place: Place, dry_run: bool = False) -> int:
 
     with place.occupied(config):
         for note in place.notes:
-            terminal.print(note, style="yellow", markup=False)
+            terminal.print(message(note), style="yellow", markup=False)
         with terminal.status("loading and checking the agents"):
             trainer = Trainer(prepared, place.folder, place.checkpoint)
         with closing(trainer):
             for note in trainer.notes:
-                terminal.print(note, markup=False)
+                terminal.print(message(note), markup=False)
             with RunOutput.open(
                 place.folder, config, prepared.steps, trainer.steps_done, trainer.positions, terminal
             ) as output:
                 finished = trainer.fit(output)
         if trainer.steps_done:
             draw_curves(place.folder, place.folder / "curves.png")
+    folder = printable(str(place.folder))
     terminal.print(
-        f"done; metrics, rollouts, curves and agents are in {place.folder}"
+        f"done; metrics, rollouts, curves and agents are in {folder}"
         if finished
-        else f"go on with the same command and run.output={place.folder} run.resume=auto",
+        else f"go on with the same command and run.output={folder} run.resume=auto",
         markup=False, soft_wrap=True,
     )  # fmt: skip
     return 0 if finished else STOPPED

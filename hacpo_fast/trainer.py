@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,16 @@ from torch import Tensor
 
 from hacpo_fast.agent import Agent
 from hacpo_fast.algorithm.capability import CapabilityTracker, capability_ratios
+from hacpo_fast.collector import Collector
 from hacpo_fast.engines import open_engines
 from hacpo_fast.errors import UserError
 from hacpo_fast.learner import Learner
 from hacpo_fast.learner_batch import assemble
-from hacpo_fast.mismatch import recompute
 from hacpo_fast.non_finite import TooManySkipped
 from hacpo_fast.policy.schedule import lr_factor
 from hacpo_fast.preparation import Preparation
 from hacpo_fast.replay_file import save_replay
+from hacpo_fast.reward_watch import RewardWatch
 from hacpo_fast.rollouts.records import RolloutPool
 from hacpo_fast.run import checkpoints
 from hacpo_fast.run.checkpoints import STATE_FILE
@@ -66,7 +67,6 @@ class Trainer:
         self.positions: dict[str, int] = {}  # of the files of the output then
         self.saved = checkpoint  # the checkpoint of this very state
         self.stop = StopRequest()
-        self.noted_large_rewards = False
         if checkpoint:
             self._load_state(checkpoint)
 
@@ -84,10 +84,11 @@ class Trainer:
         """Runs all steps and saves the agents. False: stopped on request, with all that is needed to go on saved."""
         self.output = output
         with ExitStack() as stack:
-            self.rewards = stack.enter_context(open_rewards(self.config.task))
-            self.validation_rewards = self.rewards
-            if self.config.validation.task is not None:
-                self.validation_rewards = stack.enter_context(open_rewards(self.config.validation.task))
+            rewards = stack.enter_context(open_rewards(self.config.task))
+            self.collector = Collector(self.agents, self._prompts, self.config, rewards, output)
+            task = self.config.validation.task
+            self.validation_rewards = stack.enter_context(open_rewards(task)) if task else rewards
+            self.validation_watch = RewardWatch((task or self.config.task).reward_failure, output.note)
             stack.enter_context(self.stop.listening(output.note))
             return self._run_steps()
 
@@ -204,9 +205,9 @@ class Trainer:
         """Training step number `step` (from 1). Returns its record for the logs."""
         phases = Phases(self.prepared.device)
         problems = self.prepared.batch(step)
-        pool, mismatch = self._collect(step, problems, phases)
+        pool, mismatch, reward_p95_seconds = self.collector.collect(step, problems, phases)
         capability = self.capability.update(
-            {agent.name: torch.from_numpy(pool.of(agent.index).reward) for agent in self.agents}
+            {agent.name: torch.from_numpy(pool.of(agent.index).verified_reward) for agent in self.agents}
         )
         ratios = capability_ratios(
             torch.tensor(list(capability.values()), dtype=torch.float64), self.config.algorithm.capability
@@ -234,6 +235,7 @@ class Trainer:
             "step": step,
             "time": phases.seconds(),
             "peak_memory": phases.peaks(),
+            "reward_p95_seconds": reward_p95_seconds,
             "prompts": len(problems),
             "no_signal_share": no_signal_share(pool),
             "agents": agents,
@@ -252,43 +254,10 @@ class Trainer:
                     settings.max_response_tokens or agent.max_response_tokens, self.validation_rewards,
                     self.config.algorithm.advantage.reward_max,
                     derive(self.config.run.seed, Purpose.VALIDATION, step, agent.index),
+                    partial(self.validation_watch.failures, f"validation at step {step}", agent.name),
                 )  # fmt: skip
         updates = {agent.name: agent.updates for agent in self.agents}
         return {"step": step, "validation": scores, "updates": updates, "time": phases.seconds()}
-
-    def _collect(self, step: int, problems: Sequence[Problem], phases: Phases) -> tuple[RolloutPool, dict[str, float]]:
-        """Every agent answers every prompt. Answers are verified while the next agent samples or scores.
-
-        Returns:
-            (the pool, and where log-probs were recomputed by agent: how far they were from the engine's).
-        """
-        rollouts, verifying = [], []
-        for agent in self.agents:
-            seed = derive(self.config.run.seed, Purpose.ROLLOUT, step, agent.index)
-            self.output.phase(f"{agent.name} answers")
-            with phases("rollout", agent.name):
-                answers = agent.rollout(self._prompts(agent, problems), self.config.samples_per_prompt, seed)
-            verifying.append(self.rewards.submit([(answer.text, problems[answer.prompt]) for answer in answers]))
-            rollouts += answers
-        pool = RolloutPool(problems, [agent.name for agent in self.agents], rollouts)
-        mismatch: dict[str, float] = {}
-        if self.config.scores_rollouts:
-            with phases("recompute"):
-                pool, mismatch = recompute(pool, self.agents, self._prompts, self.config)
-        with phases("verify"):
-            results = [result for handle in verifying for result in handle.result()]
-        verified = [
-            replace(rollout, reward=result.value, reward_error=result.error)
-            for rollout, result in zip(pool.rollouts, results, strict=True)
-        ]
-        self._note_large_rewards(max((rollout.reward for rollout in verified), default=0.0))
-        return replace(pool, rollouts=verified), mismatch
-
-    def _note_large_rewards(self, largest: float) -> None:
-        limit = self.config.algorithm.advantage.reward_max
-        if largest > limit and not self.noted_large_rewards:
-            self.noted_large_rewards = True
-            self.output.note(f"a reward of {largest:g} is above algorithm.advantage.reward_max={limit:g}: raise it")
 
     def _learn(self, step: int, agent: Agent, pool: RolloutPool, ratios: Tensor) -> Learner:
         config = self.config

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from hacpo_fast import config_file
+from hacpo_fast.collector import Collector
 from hacpo_fast.config import Config
 from hacpo_fast.learner import Learner
 from hacpo_fast.learner_batch import assemble
@@ -80,11 +81,8 @@ def timeless(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     def strip(value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        return {
-            key: strip(v)
-            for key, v in value.items()
-            if key not in ("time", "peak_memory") and not key.endswith("_per_second")
-        }
+        clock = ("time", "peak_memory", "_per_second", "_seconds")
+        return {key: strip(v) for key, v in value.items() if not key.endswith(clock)}
 
     return [strip(record) for record in records]
 
@@ -101,13 +99,18 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
+def collector(trainer, rewards):
+    """What `trainer` collects answers with, without the output of a run."""
+    silent = SimpleNamespace(phase=lambda text: None, note=lambda text: None)
+    return Collector(trainer.agents, trainer._prompts, trainer.config, rewards, silent)
+
+
 def first_learner(trainer, **training):
     """The learner of the first agent in the first step of `trainer`, before any update. training: other settings."""
     config = trainer.config
     config = config.model_copy(update={"training": config.training.model_copy(update=training)})
-    trainer.output = SimpleNamespace(phase=lambda text: None)
-    with open_rewards(config.task) as trainer.rewards:
-        pool, _ = trainer._collect(1, trainer.prepared.batch(1), Phases())
+    with open_rewards(config.task) as rewards:
+        pool = collector(trainer, rewards).collect(1, trainer.prepared.batch(1), Phases()).pool
     agent = trainer.agents[0]
     ratios = torch.ones(len(trainer.agents), len(trainer.agents), dtype=torch.float64)
     batch = assemble(

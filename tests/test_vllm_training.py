@@ -128,7 +128,8 @@ def _steps(trainer):
             return lambda *_, **__: None
 
     trainer.output = Silent()
-    with open_rewards(trainer.config.task) as trainer.rewards:
+    with open_rewards(trainer.config.task) as rewards:
+        trainer.collector = runs.collector(trainer, rewards)
         return [trainer.step(step) for step in range(1, trainer.prepared.steps + 1)]
 
 

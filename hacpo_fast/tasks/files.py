@@ -42,6 +42,8 @@ def _jsonl(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 row = json.loads(text)
             except json.JSONDecodeError as error:
                 raise UserError(f"{where}: not JSON ({error.msg}, column {error.colno})") from None
+            except RecursionError:
+                raise UserError(f"{where}: not JSON (brackets within brackets, too deep to read)") from None
             if not isinstance(row, dict):
                 raise UserError(f"{where}: a {type(row).__name__}; every line must be an object like {{'prompt': ...}}")
             yield where, row
