@@ -55,7 +55,8 @@ def read_card(name: str, settings: AgentConfig) -> ModelCard:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
             f"agents.{name}.model: no model with a tokenizer at '{settings.model}' ({reason}); give a folder that "
-            "save_pretrained wrote, or a hub name; `python -m hacpo_fast.demo` makes two small ones"
+            f"save_pretrained wrote, or a hub name. `hf download {settings.model}` fetches one of the hub (after "
+            "`hf auth login` where a licence must be accepted); `python -m hacpo_fast.demo` makes two small ones"
         ) from None
     largest, room = max(tokenizer.get_vocab().values()), model_config.get_text_config().vocab_size
     if largest >= room:

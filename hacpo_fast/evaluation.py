@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,12 +19,12 @@ from hacpo_fast import memory
 from hacpo_fast.agent import ModelCard, encode_fitting, read_card
 from hacpo_fast.config import Config, SamplingConfig, TaskConfig
 from hacpo_fast.engines import choose_engine, open_engines
-from hacpo_fast.errors import UserError
+from hacpo_fast.errors import UserError, all_of
 from hacpo_fast.policy.policy import Policy
 from hacpo_fast.preparation import choose_device
 from hacpo_fast.run.evaluation_output import EvaluationOutput, Scores, check_folder, print_scores, summarise
 from hacpo_fast.run.seeds import Purpose, derive
-from hacpo_fast.tasks import Problem, RewardPool, check_reward, load_problems, resolve_reward, split_held_out
+from hacpo_fast.tasks import Problem, Problems, RewardPool, check_reward, load_problems, resolve_reward, split_held_out
 from hacpo_fast.tasks.benchmarks import BENCHMARKS
 from hacpo_fast.validation import answer
 
@@ -51,9 +52,14 @@ def evaluate(config: Config, tasks: Mapping[str, TaskConfig], folder: Path) -> S
     device = choose_device(config.run.device)
     with ExitStack() as stack:
         with console.status("reading data and tokenizers, trying the rewards"):
-            cards = [read_card(name, settings) for name, settings in config.agents.items()]
-            pools = _Pools(stack)
-            sittings = {name: _sitting(name, task, config, cards, pools, console) for name, task in tasks.items()}
+            loads = [partial(load_problems, task) for task in tasks.values()]
+            reads = [partial(read_card, name, settings) for name, settings in config.agents.items()]
+            found = all_of([*loads, *reads])
+            cards, pools = found[len(tasks) :], _Pools(stack)
+            sittings = {
+                name: _sitting(name, task, problems, config, cards, pools, console)
+                for (name, task), problems in zip(tasks.items(), found[: len(tasks)], strict=True)
+            }
             kind, notes = choose_engine(cards, config, device)
             _tell(console, notes)
         output = stack.enter_context(closing(EvaluationOutput(folder, config)))
@@ -83,23 +89,27 @@ class _Pools:
 
 
 def _sitting(
-    name: str, task: TaskConfig, config: Config, cards: Sequence[ModelCard], pools: _Pools, console: Console
+    name: str,
+    task: TaskConfig,
+    problems: Problems,
+    config: Config,
+    cards: Sequence[ModelCard],
+    pools: _Pools,
+    console: Console,
 ) -> Sitting:
-    problems: Sequence[Problem] = load_problems(task)
     notes = [f"{problems.duplicates} problems stand there twice and count once"] if problems.duplicates else []
     rewards = pools.of(task)
     notes += check_reward(task, problems, rewards)
-    if task is config.task:
-        problems = split_held_out(problems, task.holdout)[1]
-    fitting, tokens = encode_fitting(cards, problems, config)
+    asked = split_held_out(problems, task.holdout)[1] if task is config.task else problems
+    fitting, tokens = encode_fitting(cards, asked, config)
     if not fitting:
         raise UserError(f"{name}: no problem to evaluate on: raise task.holdout, or rollout.max_prompt_tokens")
-    if len(fitting) < len(problems):
+    if len(fitting) < len(asked):
         notes.append(
-            f"{len(problems) - len(fitting)} problems left out, their prompts are too long (rollout.max_prompt_tokens)"
+            f"{len(asked) - len(fitting)} problems left out, their prompts are too long (rollout.max_prompt_tokens)"
         )
     chosen = fitting[: config.validation.problems]
-    console.print(f"{len(chosen)} of {len(problems)} problems of {name}", markup=False, highlight=False)
+    console.print(f"{len(chosen)} of {len(asked)} problems of {name}", markup=False, highlight=False)
     _tell(console, [f"{name}: {note}" for note in notes])
     sampling = _sampling(config, task)
     return Sitting(chosen, tokens, rewards, sampling, _headline(task, sampling))

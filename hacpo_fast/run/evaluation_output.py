@@ -89,19 +89,22 @@ def summarise(answered: Sequence[Answered], reward_max: float) -> dict[str, floa
 
 
 def print_scores(scores: Scores, headlines: Mapping[str, str], console: Console) -> None:
-    """A table per task and way to sample; of several tasks then one of each one's headline metric, with their mean."""
+    """A table per task and way to sample, and for several tasks one of their headline metrics with the mean."""
     for task, by_agent in scores.items():
-        for sampling in next(iter(by_agent.values())):
-            metrics = list(next(iter(by_agent.values()))[sampling])
-            table = Table(f"{task}, {sampling}", *metrics, box=box.SIMPLE_HEAD)
-            for agent, by_sampling in by_agent.items():
-                table.add_row(agent, *(_cell(by_sampling[sampling][metric]) for metric in metrics))
+        for sampling, metrics in next(iter(by_agent.values())).items():
+            console.print(f"{task}, {sampling}", markup=False, highlight=False, soft_wrap=True)
+            table = Table("", *by_agent, box=box.SIMPLE_HEAD)
+            for metric in metrics:
+                table.add_row(metric, *(_cell(by_sampling[sampling][metric]) for by_sampling in by_agent.values()))
             console.print(table)
     if len(scores) > 1:
-        table = Table("", *(f"{task}\n{headlines[task]}" for task in scores), "mean", box=box.SIMPLE_HEAD)
-        for agent in next(iter(scores.values())):
-            values = [_headline(by_agent[agent], headlines[task]) for task, by_agent in scores.items()]
-            table.add_row(agent, *map(_cell, values), _cell(sum(values) / len(values)))
+        agents = list(next(iter(scores.values())))
+        table = Table("", "", *agents, box=box.SIMPLE_HEAD)
+        values = []
+        for task, by_agent in scores.items():
+            values.append([_headline(by_agent[agent], headlines[task]) for agent in agents])
+            table.add_row(task, headlines[task], *map(_cell, values[-1]))
+        table.add_row("mean", "", *(_cell(sum(column) / len(column)) for column in zip(*values, strict=True)))
         console.print(table)
 
 
