@@ -20,19 +20,19 @@ from hacpo_fast.tasks.names import instead_of
 MAX_RESPONSE_TOKENS = 8196  # of benchmarks, as the paper's Appendix A says
 
 EPILOG = f"""\
-benchmarks: {", ".join(BENCHMARKS)}, or all for these seven. SOURCE is a file (.jsonl, .json, .csv, .parquet) or folder
-in the form in which the benchmark is published, or a name on the hub; without it the usual place on the hub is taken.
-As in the paper, every problem is answered once, greedily (avg@1), and those of aime2025 30 times (best@30, here at
-temperature 1, the training's), in at most {MAX_RESPONSE_TOKENS} tokens. validation.sampling,
-validation.max_response_tokens and validation.problems (at most so many) change that on the command line; those of
---config are for training and do not count here. Prompt and reward can be set as task.prompt, task.system_prompt,
-task.reward, ... ; those of --config count if its task is a benchmark too.
+benchmarks: {", ".join(BENCHMARKS)}; all stands for these seven.
+SOURCE is a file (.jsonl, .json, .csv, .parquet) or folder in the form in which the benchmark is published, or a name on
+the hub; without it the usual place on the hub is taken. As in the paper, every problem is answered once, greedily
+(avg@1), and those of aime2025 30 times (best@30, here at temperature 1, the training's), in at most
+{MAX_RESPONSE_TOKENS} tokens. validation.sampling, validation.max_response_tokens and validation.problems (at most so
+many) change that on the command line; those of --config are for training and do not count here. Prompt and reward can
+be set as task.prompt, task.system_prompt, task.reward, ... ; those of --config count if its task is a benchmark too.
 
 Without --benchmark the problems are those that `task` holds out (task.holdout=1: all of it), or validation.task, and
 `validation.sampling` says how to answer. Of --config, agents with a model's folder name lend it their settings.
 
 The output folder holds responses.jsonl (one line per problem, written as soon as it is answered: responses, rewards,
-errors), scores.json and config.yaml. Scores: avg@n, the mean reward of n responses; pass@k, the chance that one of k is
+errors), scores.json and settings.yaml. Scores: avg@n, the mean reward of n responses; pass@k, the chance that one of k is
 right, without bias; best@n, the mean of each problem's best; errors, how many could not be checked and count as wrong.
 
   python -m hacpo_fast.evaluate runs/mine/agents/small --benchmark math500 --benchmark gsm8k=data/gsm8k_test.jsonl

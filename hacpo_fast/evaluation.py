@@ -62,7 +62,7 @@ def evaluate(config: Config, tasks: Mapping[str, TaskConfig], folder: Path) -> S
             }
             kind, notes = choose_engine(cards, config, device)
             _tell(console, notes)
-        output = stack.enter_context(closing(EvaluationOutput(folder, config)))
+        output = stack.enter_context(closing(EvaluationOutput(folder, config, tasks)))
         console.print(f"every response is written to {folder}", markup=False, highlight=False, soft_wrap=True)
         for index, card in enumerate(cards):
             with console.status(f"{card.name} is loaded") as status:

@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 import runs
+import yaml
 
 from hacpo_fast import evaluation, validation
 from hacpo_fast.config import TaskConfig
@@ -89,6 +90,8 @@ def test_benchmarks_are_answered_as_in_the_paper_and_every_response_is_kept(mode
         assert len(line["rewards"]) == len(line["errors"]) == len(line["responses"]) == len(line["ended"]) == n
         assert max(line["tokens"]) <= 5
     assert best["tokens"] == pytest.approx(np.mean([line["tokens"] for line in lines[-2:]]))
+    settings = yaml.safe_load((tmp_path / "out/settings.yaml").read_text())
+    assert list(settings["tasks"]) == ["gsm8k", "aime2025"] and list(settings["agents"]) == ["ada", "cy"]
     printed = capsys.readouterr().out
     assert "aime2025, sampled" in printed and "mean" in printed and "best@30" in printed
 

@@ -12,7 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hacpo_fast.config import Config
+from hacpo_fast.config import Config, TaskConfig
 from hacpo_fast.errors import UserError
 from hacpo_fast.run.jsonl import JsonlWriter
 from hacpo_fast.run.metrics import summarise_samples
@@ -21,7 +21,7 @@ from hacpo_fast.validation import Answered
 Scores = dict[str, dict[str, dict[str, dict[str, float]]]]
 """By task, by agent, by name of the sampling settings, by metric."""
 
-RESPONSES, SCORES, CONFIG = "responses.jsonl", "scores.json", "config.yaml"
+RESPONSES, SCORES, SETTINGS = "responses.jsonl", "scores.json", "settings.yaml"
 
 
 def check_folder(folder: Path) -> None:
@@ -36,11 +36,13 @@ def check_folder(folder: Path) -> None:
 class EvaluationOutput:
     """The folder of one evaluation."""
 
-    def __init__(self, folder: Path, config: Config) -> None:
+    def __init__(self, folder: Path, config: Config, tasks: Mapping[str, TaskConfig]) -> None:
         folder.mkdir(parents=True)
         self.folder = folder
         self.scores: Scores = {}
-        (folder / CONFIG).write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+        settings = config.model_dump(mode="json", exclude={"task": True, "validation": {"task"}})
+        settings = {"tasks": {name: task.model_dump(mode="json") for name, task in tasks.items()}, **settings}
+        (folder / SETTINGS).write_text(yaml.safe_dump(settings, sort_keys=False))
         self._responses = JsonlWriter(folder / RESPONSES)
 
     def write(self, task: str, agent: str, sampling: str, answered: Sequence[Answered]) -> None:
