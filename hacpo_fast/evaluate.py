@@ -32,8 +32,9 @@ Without --benchmark the problems are those that `task` holds out (task.holdout=1
 `validation.sampling` says how to answer. Of --config, agents with a model's folder name lend it their settings.
 
 The output folder holds responses.jsonl (one line per problem, written as soon as it is answered: responses, rewards,
-errors), scores.json and settings.yaml. Scores: avg@n, the mean reward of n responses; pass@k, the chance that one of k is
-right, without bias; best@n, the mean of each problem's best; errors, how many could not be checked and count as wrong.
+errors), scores.json and settings.yaml. Scores: avg@n, the mean reward of n responses; pass@k, the chance that one of k
+is right, without bias; best@n, the mean of each problem's best; errors, how many could not be checked and count as
+wrong; cut, the share that the token limit ended.
 
   python -m hacpo_fast.evaluate runs/mine/agents/small --benchmark math500 --benchmark gsm8k=data/gsm8k_test.jsonl
   python -m hacpo_fast.evaluate my-model --benchmark all rollout.engine=vllm
