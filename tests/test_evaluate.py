@@ -97,7 +97,9 @@ def test_benchmarks_are_answered_as_in_the_paper_and_every_response_is_kept(mode
 
 
 def test_answers_do_not_depend_on_what_else_is_evaluated(models, published, tmp_path):
-    both = benchmarks(models, published, tmp_path / "both", "validation.sampling.hot.temperature=1")
+    both = benchmarks(
+        models, published, tmp_path / "both", "task.reward=numeric", "validation.sampling.hot.temperature=1"
+    )
     assert main(both) == 0
     alone = [word for word in both if word != str(models["cy"])]
     place = alone.index(f"gsm8k={published / 'gsm8k.jsonl'}")
@@ -121,7 +123,7 @@ def test_a_crash_keeps_what_was_answered(models, published, tmp_path, monkeypatc
 
     monkeypatch.setattr(evaluation, "answer", failing)
     with pytest.raises(RuntimeError, match="the device is gone"):
-        main(benchmarks(models, published, tmp_path / "out"))
+        main(benchmarks(models, published, tmp_path / "out", "task.reward=numeric"))
     assert len(read_jsonl(tmp_path / "out/responses.jsonl")) == 4  # a piece: twice batch_sequences
 
 
@@ -131,7 +133,7 @@ def test_validation_settings_of_a_config_are_for_training(models, published, tmp
         f"task: {{kind: benchmark, name: gsm8k, source: {published / 'gsm8k.jsonl'}, prompt: '{{question}} ?',"
         " holdout: 0.5}\nvalidation: {problems: 1, sampling: {hot: {temperature: 1, samples: 3}}}\n"
     )
-    read_back, tasks = read([str(models["ada"])], ["task.prompt={question} !"], str(config), ["aime2025=x.jsonl"])
+    read_back, tasks = read([str(models["ada"])], ["task.prompt='{question} !'"], str(config), ["aime2025=x.jsonl"])
     assert read_back.validation.problems > 10**6 and read_back.validation.max_response_tokens == 8196
     assert tasks["aime2025"] == TaskConfig(kind="benchmark", name="aime2025", source="x.jsonl", prompt="{question} !")
     read_back, _ = read([str(models["ada"])], ["validation.problems=3"], str(config), ["aime2025"])
