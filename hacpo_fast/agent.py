@@ -93,7 +93,8 @@ def _unreadable(name: str, settings: AgentConfig, setting: str, place: str, erro
     what = "model with a tokenizer" if setting == "model" else "tokenizer"
     return UserError(
         f"agents.{name}.{setting}: no {what} at '{place}' ({reason}); give a folder that "
-        "save_pretrained wrote, or a hub name; `python -m hacpo_fast.demo` makes two small ones"
+        f"save_pretrained wrote, or a hub name. `hf download {place}` fetches one of the hub (after `hf auth login` "
+        "where a licence must be accepted); `python -m hacpo_fast.demo` makes two small ones"
     )
 
 

@@ -71,19 +71,27 @@ class RunConfig(Section):
 
 
 class TaskConfig(Section):
-    kind: Literal["reasoning_gym", "file", "hub"] = Field(
-        description="Source of problems: a reasoning-gym generator, a JSONL or Parquet file, a data set of the hub"
+    kind: Literal["reasoning_gym", "file", "hub", "benchmark"] = Field(
+        description="Source of problems: a reasoning-gym generator, a JSONL, JSON, CSV or Parquet file, a data set of "
+        "the hub, a benchmark of mathematics"
     )
-    name: str = Field(min_length=1, description="Generator (chain_sum), path (problems.jsonl) or hub name (user/data)")
+    name: str = Field(
+        min_length=1,
+        description="Generator (chain_sum), path (problems.jsonl), hub name (user/data) or benchmark (math500, math, "
+        "gsm8k, aime2025, amc23, minerva, olympiadbench)",
+    )
+    source: str | None = Field(None, description="benchmark: its file, folder or hub name; empty: where the hub has it")
     params: dict[str, Any] = Field({}, description="reasoning_gym: the generator's own parameters")
     size: Count = Field(4000, description="reasoning_gym: problems to generate (repeated ones are dropped)")
     seed: int = Field(0, ge=0, description="reasoning_gym: seed of the generator")
-    subset: str | None = Field(None, description="hub: configuration of the data set")
-    split: str = Field("train", description="hub: split of the data set")
+    subset: str | None = Field(None, description="hub, benchmark: configuration of the data set")
+    split: str | None = Field(
+        None, description="hub, benchmark: split of the data set; empty: train, and test of a benchmark"
+    )
     prompt: str | None = Field(
         None,
         description="Prompt as a template over a row's fields, literal braces as {{ }}; "
-        "empty: {question} (reasoning_gym) or {prompt}",
+        "empty: {question} (reasoning_gym), {question} and where to put the answer (benchmark), or {prompt}",
     )
     messages: str | None = Field(None, description="Column with chat messages (role, content); replaces prompt")
     answer: str = Field(

@@ -37,8 +37,12 @@ def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
 
 
 def read(path: str | Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The same, as plain dictionaries that nothing has looked at yet."""
-    return override({} if path is None else _read(Path(path)), overrides)
+    """The same, as plain dictionaries that nothing has looked at yet.
+
+    `include: FILE` (or a list of files) at the top of a file takes the settings of others as a start, paths being
+    relative to that file; what stands below, and later files of the list, replace single settings of it.
+    """
+    return override({} if path is None else _with_includes(Path(path), ()), overrides)
 
 
 def override(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -135,6 +139,24 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
 )
+
+
+def _with_includes(path: Path, includers: tuple[Path, ...]) -> dict[str, Any]:
+    if path.resolve() in includers:
+        circle = " -> ".join(str(file) for file in (*includers, path.resolve()))
+        raise UserError(f"include: the files include each other in a circle: {circle}")
+    own = _read(path)
+    names = own.pop("include", None) or []
+    names = [names] if isinstance(names, str) else names
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{path}: include: give the path of a YAML file, relative to this one, or a list of them")
+    tree: dict[str, Any] = {}
+    for name in names:
+        try:
+            tree = merged(tree, _with_includes(path.parent / name, (*includers, path.resolve())))
+        except UserError as error:
+            raise UserError(f"{path}: include: {str(error).removeprefix('include: ')}") from None
+    return merged(tree, own)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from hacpo_fast import memory
 from hacpo_fast.agent import ModelCard, encode_fitting, read_card
 from hacpo_fast.config import Config
 from hacpo_fast.engines import choose_engine
-from hacpo_fast.errors import UserError
+from hacpo_fast.errors import UserError, all_of
 from hacpo_fast.run.seeds import Purpose, rng
 from hacpo_fast.run.text import message, printable
 from hacpo_fast.tasks import Problem, check_reward, load_problems, split_held_out
@@ -60,7 +60,13 @@ class Preparation:
 def prepare(config: Config) -> Preparation:
     """Reads data and tokenizers, tries the reward, adds up memory; loads no weights. Raises UserError."""
     device = choose_device(config.run.device)
-    problems = load_problems(config.task)
+    problems, validation, *cards = all_of(
+        [
+            lambda: load_problems(config.task),
+            lambda: load_problems(config.validation.task) if config.validation.task else None,
+            *(partial(read_card, name, settings) for name, settings in config.agents.items()),
+        ]
+    )
     train, held_out = split_held_out(problems, config.task.holdout)
     notes = check_reward(config.task, problems)
     if problems.duplicates and config.task.kind != "reasoning_gym":  # generators repeat themselves
@@ -68,10 +74,9 @@ def prepare(config: Config) -> Preparation:
     if problems.contradictions:
         notes.append(f"{problems.contradictions} of them with another reference answer")
     if config.validation.task is not None:
-        train, held_out = [*train, *held_out], load_problems(config.validation.task)
+        train, held_out = [*train, *held_out], validation
         notes += check_reward(config.validation.task, held_out)
 
-    cards = [read_card(name, settings) for name, settings in config.agents.items()]
     train, train_tokens, left_out = _fitting(cards, train, config, "training")
     held_out, held_out_tokens, more = _fitting(cards, held_out, config, "validation")
     notes += _unreadable(cards, train, train_tokens)
