@@ -58,12 +58,14 @@ def run(config: Config, place: Place, dry_run: bool = False) -> int:
         return 0
 
     from hacpo_fast.run.curves import draw_curves
+    from hacpo_fast.run.environment import note_environment
     from hacpo_fast.run.output import RunOutput
     from hacpo_fast.trainer import Trainer
 
     with terminal.status("loading and checking the agents"):
         trainer = Trainer(prepared, place.folder, place.checkpoint)
     with closing(trainer), place.occupied(config):
+        note_environment(place.folder, trainer.steps_done, prepared.device, prepared.engine)
         for note in trainer.engines.notes:
             terminal.print(note, markup=False)
         with RunOutput.open(place.folder, config, prepared.steps, trainer.steps_done, terminal) as output:

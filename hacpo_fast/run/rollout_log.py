@@ -8,6 +8,8 @@ from pathlib import Path
 
 from hacpo_fast.run.jsonl import JsonlWriter
 
+ROLLOUTS_FILE = "rollouts.jsonl"
+
 
 @dataclass(frozen=True)
 class RolloutSample:
@@ -30,7 +32,7 @@ class RolloutLog:
     """Writes `folder`/rollouts.jsonl; a resumed run goes on in the same file."""
 
     def __init__(self, folder: str | Path) -> None:
-        self._writer = JsonlWriter(Path(folder) / "rollouts.jsonl")
+        self._writer = JsonlWriter(Path(folder) / ROLLOUTS_FILE)
 
     def write(self, samples: Iterable[RolloutSample]) -> None:
         for sample in samples:
