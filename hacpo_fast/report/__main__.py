@@ -15,7 +15,7 @@ The page works from a file, without network; several runs are laid over each oth
 been killed. Examples:
 
   python -m hacpo_fast.report runs/mine
-  python -m hacpo_fast.report runs/hacpo runs/gspo comparison.json --output both.html --png figures
+  python -m hacpo_fast.report runs/hacpo runs/gspo runs/comparison/cpu --output both.html --png figures
 """
 
 
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "sources", metavar="RUN", nargs="+", help='folder of a run; or a table as JSON, {"columns": [...], "rows": [...]}'
+        "sources", metavar="RUN", nargs="+", help="folder of a run; or of a comparison (hacpo_fast.compare), or a table as JSON"
     )
     parser.add_argument("--output", metavar="FILE", type=Path, help="the page (default: report.html in the first RUN)")
     parser.add_argument("--png", metavar="FOLDER", type=Path, help="also draw every figure there, for papers")

@@ -28,14 +28,14 @@ CATALOGUE: dict[str, tuple[Figure, ...]] = {
     "Learning": (
         Figure("accuracy", "Training accuracy", "of the agent's own responses", "share"),
         Figure("reward", "Training reward", "mean over the agent's own responses"),
-        Figure("capability", "Capability", "mean reward over recent steps; weighs agents against each other"),
+        Figure("capability", "Capability", "mean reward over recent steps"),
         Figure("no_signal_share", "Prompts without signal", "all rewards equal: nothing to learn", "share"),
-        Figure("live_share", "Live responses", "share of all that give the learner a gradient", "share"),
+        Figure("live_share", "Live responses", "share that gives the learner a gradient", "share"),
     ),
-    "Importance ratios": (
-        Figure("own_ratio_mean", "Own ratio", "before clipping, ± one standard deviation", spread="own_ratio_std"),
+    "Ratios": (
+        Figure("own_ratio_mean", "Own ratio", "before clipping, ± deviation", spread="own_ratio_std"),
         Figure(
-            "cross_ratio_mean", "Cross ratio", "of others' responses, before clipping, ± one standard deviation",
+            "cross_ratio_mean", "Cross ratio", "before clipping, ± deviation",
             spread="cross_ratio_std",
         ),
         Figure("own_clip_low", "Own, clipped below", "share of the agent's own responses", "share"),
@@ -45,11 +45,11 @@ CATALOGUE: dict[str, tuple[Figure, ...]] = {
         Figure("cross_clip_high", "Cross, above range", "share of others' responses", "share"),
     ),
     "Optimisation": (
-        Figure("entropy", "Entropy", "nats per token, estimated from the sampled tokens"),
+        Figure("entropy", "Entropy", "nats per token, from the sampled tokens"),
         Figure("grad_norm", "Gradient norm", "before it is limited"),
         Figure("loss", "Loss", "minus the objective; its height says little"),
         Figure("kl", "KL to the initial policy", "nats per token, own responses"),
-        Figure("mismatch", "Engine mismatch", "mean |difference| of log-probs, engine against policy"),
+        Figure("mismatch", "Engine mismatch", "mean |difference| of log-probs"),
         Figure("importance_weight", "Importance weight", "policy over engine, mean"),
         Figure("lr", "Learning rate", "of AdamW"),
         Figure("updates", "Optimiser updates", "so far", "count"),
@@ -57,8 +57,8 @@ CATALOGUE: dict[str, tuple[Figure, ...]] = {
     ),
     "Responses": (
         Figure("response_tokens", "Response length", "tokens, mean", "count"),
-        Figure("truncated_share", "Cut off", "share of responses at the longest allowed length", "share"),
-        Figure("unscorable_share", "Not scorable", "share that the learner's tokenizer cannot take", "share"),
+        Figure("truncated_share", "Cut off", "share at the longest allowed length", "share"),
+        Figure("unscorable_share", "Not scorable", "share outside the learner's tokenizer", "share"),
         Figure("reward_errors", "Reward errors", "responses per step whose check failed", "count"),
     ),
     "Throughput": (
@@ -66,7 +66,7 @@ CATALOGUE: dict[str, tuple[Figure, ...]] = {
         Figure("trained_tokens_per_second", "Trained tokens", "per second of learning", "count"),
     ),
 }  # fmt: skip
-FURTHER = "Further numbers"
+FURTHER = "Further"
 
 
 class Line(NamedTuple):
@@ -135,7 +135,7 @@ def _validation(series: Sequence[RunSeries]) -> list[Chart]:
                 for agent, curve in each.scores.get((sampling, score), {}).items()
                 if curve.known().steps
             ]
-            chart = Chart(f"validation.{sampling}.{score}", score, f"held-out problems, {sampling}", "number", lines)
+            chart = Chart(f"validation.{sampling}.{score}", f"Validation {score}", sampling, "number", lines)
             if lines and all(0 <= value <= 1 for value in chart.values()):
                 chart = Chart(chart.name, chart.title, chart.about, "share", lines)
             if lines and not any(_same(chart, other) for other in charts):

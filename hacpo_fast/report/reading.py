@@ -39,15 +39,25 @@ class Table(NamedTuple):
     rows: list[list[Any]]
 
 
+TABLE_FILE = "table.json"
+"""What hacpo_fast.compare leaves in its folder."""
+PLUS_MINUS = " ±"
+
+
 def read_sources(sources: Sequence[str | Path]) -> tuple[list[Run], list[Table]]:
-    """Runs (folders) and tables (JSON files), each in the order given.
+    """Runs (folders) and tables (JSON files, or folders of comparisons), each in the order given.
 
     Raises:
         UserError: one of them is neither, a run has no record yet, or there is no run among them.
     """
     folders, files = [], []
     for source in map(Path, sources):
-        (files if source.suffix == ".json" and source.is_file() else folders).append(source)
+        if source.suffix == ".json" and source.is_file():
+            files.append(source)
+        elif (source / TABLE_FILE).is_file() and not (source / METRICS_FILE).exists():
+            files.append(source / TABLE_FILE)
+        else:
+            folders.append(source.parent if source.name == METRICS_FILE else source)
     if not folders:
         raise UserError("name the folder of at least one run")
     names = short_names(folders)
@@ -67,8 +77,6 @@ def short_names(folders: Sequence[Path]) -> list[str]:
 
 
 def _read_run(folder: Path, name: str) -> Run:
-    if folder.name == METRICS_FILE:
-        folder = folder.parent
     if not (folder / METRICS_FILE).is_file():
         raise UserError(f"{folder} is not the folder of a run: {_why(folder)}")
     records = [record for record in read_metrics(folder) if "agents" in record or "validation" in record]
@@ -116,16 +124,29 @@ def _not_repeated(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _read_table(path: Path) -> Table:
+    """{"columns", "rows"}, or a list of rows that are objects, as hacpo_fast.compare writes it."""
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: not JSON ({error})") from error
-    if not isinstance(table, dict):
-        table = {}
-    columns, rows = table.get("columns"), table.get("rows")
-    if not isinstance(columns, list) or not isinstance(rows, list):
-        raise UserError(f'{path}: no table; {{"columns": [...], "rows": [[...], ...]}} is expected')
+    content = content if isinstance(content, dict) else {"rows": content}
+    rows, title = content.get("rows"), content.get("title")
+    if not isinstance(rows, list) or not rows:
+        raise UserError(f'{path}: no table; {{"columns": [...], "rows": [[...], ...]}} or a list of objects is expected')
+    columns = content.get("columns") or list(dict.fromkeys(key for row in rows if isinstance(row, dict) for key in row))
     rows = [[row.get(column) for column in columns] if isinstance(row, dict) else row for row in rows]
     if any(not isinstance(row, list) or len(row) != len(columns) for row in rows):
         raise UserError(f"{path}: every row must have the table's {len(columns)} columns")
-    return Table(str(table.get("title") or path.stem), [str(column) for column in columns], rows)
+    title = title or (path.absolute().parent.name if path.name == TABLE_FILE else path.stem)
+    return _with_intervals(Table(f"Comparison: {title}", [str(column) for column in columns], rows))
+
+
+def _with_intervals(table: Table) -> Table:
+    """A column "x" and its half-widths "x ±" become one, of cells [x, half-width]."""
+    halves = {at: table.columns.index(name + PLUS_MINUS) for at, name in enumerate(table.columns) if name + PLUS_MINUS in table.columns}
+    kept = [at for at in range(len(table.columns)) if at not in halves.values()]
+    rows = [
+        [row[at] if at not in halves or row[halves[at]] is None else [row[at], row[halves[at]]] for at in kept]
+        for row in table.rows
+    ]
+    return Table(table.title, [table.columns[at] for at in kept], rows)

@@ -7,7 +7,7 @@ from typing import Any
 from hacpo_fast.report.reading import Run
 from hacpo_fast.report.thin import evenly
 
-SAMPLES = 400
+SAMPLES = 500
 """Most responses of all runs together."""
 CHARACTERS = 700_000
 """Most characters of all their texts together; long ones are cut for it, and say so."""

@@ -18,7 +18,7 @@ function scale(from, to, start, end) {
 // Axes in `host`, with room for `right` pixels beside them. Gives the drawing and its scales.
 function frame(host, xs, ys, kind, xLabel, right, whole) {
   const width = Math.max(host.clientWidth, 160), height = Math.max(host.clientHeight, 120);
-  const yTicks = ticks(ys[0], ys[1], Math.max(2, Math.floor(height / 52)));
+  const yTicks = ticks(ys[0], ys[1], Math.max(2, Math.floor(height / 38)));
   const labels = yTicks.values.map((value) => tickLabel(kind, value, yTicks.step));
   const left = 10 + 6.4 * Math.max(...labels.map((label) => label.length), 2);
   const box = { left, right: width - right, top: 10, bottom: height - 34, width, height };

@@ -106,7 +106,8 @@ function apart(heights, gap, top, bottom) {
 function curveChart(chart, wide) {
   const plot = el("div", { class: "plot" });
   const thinned = chart.lines.some((line) => line.of);
-  const about = [chart.about, thinned ? "long curves keep their extremes, not all points" : null].filter(Boolean).join("; ");
+  const ranged = chart.lines.every((line) => RUNS[line.run].ranges[chart.name]);
+  const about = [chart.about, ranged ? "dotted: clip range" : null, thinned ? "extremes of a long curve" : null].filter(Boolean).join("; ");
   const figure = el("figure", { class: wide ? "card wide" : "card", tabindex: 0, "aria-label": described(chart) },
     el("figcaption", {}, el("b", {}, chart.title), about ? el("span", {}, about) : null), plot);
   let view = null, at = -1;

@@ -40,6 +40,7 @@ const FORMATS = {
 // A value with the digits that its kind deserves; ratios near 1 get more.
 function written(kind, value) {
   if (!isNumber(value)) return DASH;
+  if (kind === "number" && Number.isInteger(value) && Math.abs(value) < 1e6) return signed(String(value));
   if (kind === "number" && value !== 1 && Math.abs(value - 1) < 0.01) return value.toFixed(5);
   return FORMATS[kind](value);
 }
@@ -53,8 +54,9 @@ function tickLabel(kind, value, step) {
   if (kind === "bytes") return FORMATS.bytes(value);
   if (Math.abs(value) < step / 1e6) return "0";
   if (step >= 1000) return scaled(value, ["", NARROW + "k", NARROW + "M", NARROW + "G"], 1000).replace(/\.0+(?=\D|$)/, "");
-  if (step < 1e-4) return Math.abs(value) < 0.1 ? scientific(value, step < Math.abs(value) / 20 ? 1 : 0) : value.toFixed(6);
-  return signed(value.toFixed(Math.max(0, -Math.floor(Math.log10(step) + 1e-9))));
+  const decimals = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+  if (decimals > 4 && Math.abs(value) < 0.1) return scientific(value, Math.max(0, Math.floor(Math.log10(Math.abs(value)) + 1e-9) + decimals));
+  return signed(value.toFixed(decimals));
 }
 
 function duration(seconds) {

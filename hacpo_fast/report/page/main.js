@@ -84,13 +84,11 @@ function build() {
   DATA.tables.forEach((one) => sections.push([one.title, () => table(one.columns.map((column) => [column]), one.rows.map((row) => row.map(anyCell)))]));
   const groups = DATA.groups.some((group) => group.title === "Throughput") || !DATA.times.length
     ? DATA.groups : DATA.groups.concat([{ title: "Throughput", charts: [] }]);
-  groups.forEach((group, index) => sections.push([group.title, () => chartGroup(group, index === 0)]));
-  sections.push(["Responses of the models", samplesSection]);
-  if (SEVERAL && DATA.differences.length) {
-    sections.push(["Settings that differ", () => table([["Setting"], ...RUNS.map((run) => [run.name])], DATA.differences.map(([key, values]) => [el("code", {}, key), ...values.map((value) => el("code", {}, visible(value)))]))]);
-  }
+  const changing = groups.filter((group) => group.title === "Throughput" || group.charts.some((chart) => chart.constant === null));
+  changing.forEach((group, index) => sections.push([group.title, () => chartGroup(group, index === 0)]));
+  sections.push(["Rollouts", samplesSection]);
   sections.push(["Settings", settingsSection], ["Environment", environmentSection]);
-  sections.push(["All numbers", () => el("details", {}, el("summary", {}, `${DATA.numbers.length} curves in numbers`), numbersTable())]);
+  sections.push(["Numbers", () => el("details", {}, el("summary", {}, `${DATA.numbers.length} curves in numbers`), numbersTable())]);
 
   byId("facts").replaceChildren(...facts());
   sections.forEach(([title, make], index) => {

@@ -1,6 +1,6 @@
 // Everything that is a table.
-function table(columns, rows) {
-  return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table" }, el("table", {},
+function table(columns, rows, words) {
+  return el("div", { class: words ? "scroll words" : "scroll", tabindex: 0, role: "region", "aria-label": "Table" }, el("table", {},
     el("thead", {}, el("tr", {}, columns.map((column) => el("th", { scope: "col" }, column)))),
     el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell, index) => (index ? el("td", {}, cell) : el("th", { scope: "row" }, cell))))))));
 }
@@ -18,30 +18,40 @@ function resultsTable() {
     && rows.every((other) => other.agent !== row.agent || !isNumber(other[key]) || other[key] <= row[key]);
   const score = (row, key) => el("span", { class: best(row, key) ? "best" : null }, written(kind, row[key]));
   const small = (text) => el("small", {}, text);
+  const scores = [...new Set(rows.map((row) => row.score).filter(Boolean))];
+  const what = scores.length === 1 ? scores[0] : "validation";
   const columns = [
     [["Agent"], (row) => named(row.run, row.agent)],
     ...(validated ? [
-      [["Start", el("br"), small("validation")], (row) => [written(kind, row.start)]],
-      [["Final"], (row) => [score(row, "final"), isNumber(row.final) ? small(" step " + row.final_step) : ""]],
-      [["Best"], (row) => [score(row, "best"), isNumber(row.best) ? small(" step " + row.best_step) : ""]],
+      [["Start", el("br"), small(what)], (row) => [written(kind, row.start)]],
+      [["Final", el("br"), small(what)], (row) => [score(row, "final"), isNumber(row.final) && row.final_step !== RUNS[row.run].steps ? small(" step " + row.final_step) : ""]],
+      [["Best", el("br"), small(what)], (row) => [score(row, "best"), isNumber(row.best) ? small(" step " + row.best_step) : ""]],
     ] : []),
-    [["Training accuracy", el("br"), small("last tenth of the steps")], (row) => written("share", row.accuracy)],
-    [["Reward"], (row) => written("number", row.reward)],
-    [["Entropy"], (row) => written("number", row.entropy)],
+    ...(rows.some((row) => isNumber(row.accuracy)) ? [[["Training accuracy", el("br"), small("last tenth of the steps")], (row) => written("share", row.accuracy)]] : []),
+    ...(rows.some((row) => row.reward !== row.accuracy) ? [[["Reward", el("br"), small("last tenth")], (row) => brief(row.reward)]] : []),
+    [["Entropy", el("br"), small("last tenth")], (row) => brief(row.entropy)],
     [["Length", el("br"), small("tokens")], (row) => written("count", row.response_tokens)],
-    [["Updates"], (row) => (isNumber(row.updates) ? String(row.updates) : DASH)],
+    [["Updates", el("br"), small("in all")], (row) => (isNumber(row.updates) ? String(row.updates) : DASH)],
     [["Generated", el("br"), small("tokens/s, mean")], (row) => written("count", row.generated_tokens_per_second)],
     [["Trained", el("br"), small("tokens/s, mean")], (row) => written("count", row.trained_tokens_per_second)],
   ];
-  const scores = [...new Set(rows.map((row) => row.score).filter(Boolean))];
   return [
     table(columns.map(([head]) => head), rows.map((row) => columns.map(([, cell]) => cell(row)))),
-    scores.length ? el("p", { class: "note" }, `Validation: ${scores.join("; ")}.`) : null,
+    scores.length > 1 ? el("p", { class: "note" }, `Validation: ${scores.join("; ")}.`) : null,
   ];
 }
 
+// A mean and half of its interval, both with the digits of the second.
+function interval(mean, half) {
+  const decimals = half > 0 ? Math.min(8, Math.max(0, 1 - Math.floor(Math.log10(half)))) : 3;
+  return `${signed(mean.toFixed(decimals))} ${PLUS_MINUS} ${half.toFixed(decimals)}`;
+}
+
+const brief = (value) => (isNumber(value) ? significant(value, 3) : DASH);
+
 function anyCell(value) {
-  if (isNumber(value)) return Number.isInteger(value) ? signed(String(value)) : significant(value, 4);
+  if (Array.isArray(value) && value.length === 2 && value.every(isNumber)) return interval(...value);
+  if (isNumber(value)) return Number.isInteger(value) ? signed(String(value)) : brief(value);
   return value === null || value === undefined ? DASH : visible(typeof value === "object" ? JSON.stringify(value) : String(value));
 }
 
@@ -55,7 +65,7 @@ function numbersTable() {
   return table(columns, sorted.concat(others));
 }
 
-const settingText = (key, value) => `${key}: ${value}`;
+const EMPTY = ["null", "{}", "[]", "''"];
 
 function settingsSection() {
   const only = el("input", { type: "checkbox", checked: true });
@@ -68,7 +78,12 @@ function settingsSection() {
     return SEVERAL ? el("details", { open: index === 0 }, el("summary", {}, run.name), body) : body;
   });
   box.append(...parts);
-  return [el("div", { class: "filters" }, el("label", {}, only, "only what differs from the defaults, or has none")), box];
+  const differing = SEVERAL && DATA.differences.length ? [
+    el("h3", {}, "Where the runs differ"),
+    table([["Setting"], ...RUNS.map((run) => [run.name])], DATA.differences.map(([key, values]) => [el("code", {}, key), ...values.map((value) => el("code", {}, visible(value)))]), true),
+    el("h3", {}, "Each run"),
+  ] : [];
+  return [...differing, el("div", { class: "filters" }, el("label", {}, only, "only what differs from the defaults, or has none")), box];
 }
 
 // Sections without a visible line are hidden with their lines.
@@ -79,12 +94,15 @@ function yamlLines(lines) {
     for (let next = index + 1; next < lines.length && lines[next][0] > depth; next += 1) if (differs[next]) return true;
     return false;
   });
-  return lines.map(([depth, key, value, standard, changed], index) => {
+  const sections = [];
+  lines.forEach(([depth, key, value, standard, changed], index) => {
     const kind = [needed[index] ? null : "same", changed ? "changed" : null, value === null ? "section" : null].filter(Boolean).join(" ");
-    const indent = "\u00a0".repeat(2 * depth);
-    return el("div", { class: kind || null }, indent, ...(value === null ? [key + ":"] : visible(settingText(key, value))),
-      changed && standard !== "null" ? el("span", { class: "default" }, `  # default ${standard}`) : null);
+    if (depth === 0 || !sections.length) sections.push(el("section"));
+    sections[sections.length - 1].append(el("div", { class: kind || null }, "\u00a0".repeat(2 * depth),
+      ...(value === null ? [key + ":"] : visible(`${key}: ${value}`)),
+      changed && !EMPTY.includes(standard) ? el("span", { class: "default" }, `  # default ${standard}`) : null));
   });
+  return sections;
 }
 
 const FACTS = {
