@@ -64,16 +64,28 @@ class Browser:
                 return answer["result"]
             self._event(answer)
 
-    def open(self, path: Path, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        """Loads a file and waits until it has been drawn."""
+    def open(self, path: Path) -> None:
+        """Loads a file, light and 1280 pixels wide, and waits until it has been drawn."""
         self.errors, self.requests, self._events = [], [], []
-        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.send("Emulation.setEmulatedMedia", features=[scheme])
+        self.look(1280, 900, dark=False)
         self.send("Page.navigate", url=path.absolute().as_uri())
         while not any(event["method"] == "Page.loadEventFired" for event in self._events):
             self._event(self._next())
-        self.js("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
+        self._drawn()
+
+    def look(self, width: int, height: int, dark: bool, scale: float = 1.0) -> None:
+        """Size of the window in CSS pixels, colour scheme, and pixels per CSS pixel."""
+        self.send(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=False
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.send("Emulation.setEmulatedMedia", features=[scheme])
+        self._drawn()
+
+    def _drawn(self) -> None:
+        # Three frames: the page draws anew one frame after it has noticed its new size.
+        wait = "new Promise((f) => requestAnimationFrame(f))"
+        self.js(f"{wait}.then(() => {wait}).then(() => {wait}).then(() => 1)")
 
     def js(self, expression: str) -> Any:
         """Value of a JavaScript expression in the page; a promise is waited for."""

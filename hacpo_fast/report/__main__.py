@@ -28,7 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "sources", metavar="RUN", nargs="+", help="folder of a run; or of a comparison (hacpo_fast.compare), or a table as JSON"
+        "sources",
+        metavar="RUN",
+        nargs="+",
+        help="folder of a run; or of a comparison (hacpo_fast.compare), or a table as JSON",
     )
     parser.add_argument("--output", metavar="FILE", type=Path, help="the page (default: report.html in the first RUN)")
     parser.add_argument("--png", metavar="FOLDER", type=Path, help="also draw every figure there, for papers")
@@ -46,7 +49,9 @@ def _report(sources: Sequence[str], output: Path | None, png: Path | None) -> in
     runs, tables = read_sources(sources)
     output = output or runs[0].folder / "report.html"
     if output.is_dir() or (output.exists() and not output.is_file()):
-        raise UserError(f"--output: {output} is not a file; give the name of the page, such as {output / 'report.html'}")
+        raise UserError(
+            f"--output: {output} is not a file; give the name of the page, such as {output / 'report.html'}"
+        )
     if png is not None and png.exists() and not png.is_dir():
         raise UserError(f"--png: {png} is a file; give a folder")
     series = [RunSeries(run) for run in runs]

@@ -66,7 +66,8 @@ CATALOGUE: dict[str, tuple[Figure, ...]] = {
         Figure("trained_tokens_per_second", "Trained tokens", "per second of learning", "count"),
     ),
 }  # fmt: skip
-FURTHER = "Further"
+MEMORY, FURTHER = "Memory", "Further"
+"""Of numbers that the catalogue does not know: those of memory, and the rest."""
 
 
 class Line(NamedTuple):
@@ -114,7 +115,11 @@ def chart_groups(series: Sequence[RunSeries]) -> list[Group]:
         groups.append(Group(title, [chart for chart in charts if chart.lines]))
         drawn |= {name for figure in figures for name in (figure.metric, figure.spread) if name}
     names = dict.fromkeys(name for each in series for name in each.metrics if name not in drawn)
-    groups.append(Group(FURTHER, [_chart(series, Figure(name, *_described(name))) for name in names]))
+    for title, chosen in (
+        (MEMORY, [n for n in names if "memory" in n]),
+        (FURTHER, [n for n in names if "memory" not in n]),
+    ):
+        groups.append(Group(title, [_chart(series, Figure(name, *_described(name))) for name in chosen]))
     return [group for group in groups if group.charts]
 
 

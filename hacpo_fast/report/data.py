@@ -127,7 +127,8 @@ def _numbers(groups: Sequence[Group]) -> list[dict[str, Any]]:
         {
             "name": chart.name, "title": chart.title, "about": chart.about, "kind": chart.kind,
             "run": line.run, "agent": line.agent,
-            "first": known[0], "last": known[-1], "low": min(known), "high": max(known), "mean": math.fsum(known) / len(known),
+            "first": known[0], "last": known[-1], "low": min(known), "high": max(known),
+            "mean": math.fsum(known) / len(known),
         }
         for group in groups
         for chart in group.charts

@@ -22,7 +22,9 @@ COLUMNS = 120
 """Most columns of a chart of times."""
 
 
-def draw_figures(series: Sequence[RunSeries], groups: Sequence[Group], names: Sequence[str], folder: Path) -> list[Path]:
+def draw_figures(
+    series: Sequence[RunSeries], groups: Sequence[Group], names: Sequence[str], folder: Path
+) -> list[Path]:
     """Writes `folder`/<name>.png for every chart that is not constant, and times[-<run>].png; returns their paths.
 
     series, names: of the runs from which `groups` were made. Colours are agents, dashes are runs, as on the page.
@@ -81,6 +83,7 @@ def _curves(axes: Axes, chart: Chart, agents: Sequence[str], names: Sequence[str
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
     axes.set_title(chart.title)
+    axes.set_ylabel(chart.about)
     axes.set_xlabel("training step")
     if any(line.agent for line in chart.lines) or len(names) > 1:
         axes.legend(handlelength=2.2, borderaxespad=0.2)

@@ -12,7 +12,18 @@ from typing import Any
 
 from hacpo_fast.run.palette import AGENTS, AGENTS_ON_DARK, PHASES
 
-SCRIPTS = ("dom.js", "format.js", "state.js", "chart.js", "times.js", "curves.js", "samples.js", "tables.js", "main.js")
+SCRIPTS = (
+    "dom.js",
+    "format.js",
+    "state.js",
+    "chart.js",
+    "times.js",
+    "geometry.js",
+    "curves.js",
+    "samples.js",
+    "tables.js",
+    "main.js",
+)
 """In the order in which they build on each other; together they are one function."""
 
 

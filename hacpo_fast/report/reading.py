@@ -132,7 +132,9 @@ def _read_table(path: Path) -> Table:
     content = content if isinstance(content, dict) else {"rows": content}
     rows, title = content.get("rows"), content.get("title")
     if not isinstance(rows, list) or not rows:
-        raise UserError(f'{path}: no table; {{"columns": [...], "rows": [[...], ...]}} or a list of objects is expected')
+        raise UserError(
+            f'{path}: no table; {{"columns": [...], "rows": [[...], ...]}} or a list of objects is expected'
+        )
     columns = content.get("columns") or list(dict.fromkeys(key for row in rows if isinstance(row, dict) for key in row))
     rows = [[row.get(column) for column in columns] if isinstance(row, dict) else row for row in rows]
     if any(not isinstance(row, list) or len(row) != len(columns) for row in rows):
@@ -143,7 +145,11 @@ def _read_table(path: Path) -> Table:
 
 def _with_intervals(table: Table) -> Table:
     """A column "x" and its half-widths "x ±" become one, of cells [x, half-width]."""
-    halves = {at: table.columns.index(name + PLUS_MINUS) for at, name in enumerate(table.columns) if name + PLUS_MINUS in table.columns}
+    halves = {
+        at: table.columns.index(name + PLUS_MINUS)
+        for at, name in enumerate(table.columns)
+        if name + PLUS_MINUS in table.columns
+    }
     kept = [at for at in range(len(table.columns)) if at not in halves.values()]
     rows = [
         [row[at] if at not in halves or row[halves[at]] is None else [row[at], row[halves[at]]] for at in kept]

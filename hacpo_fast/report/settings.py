@@ -45,7 +45,9 @@ def as_yaml(value: Any) -> str:
     return text.removesuffix("\n").removesuffix("\n...")
 
 
-def _lines(section: Mapping[str, Any], path: list[str], depth: int, defaults: Mapping[str, Any]) -> Iterator[SettingLine]:
+def _lines(
+    section: Mapping[str, Any], path: list[str], depth: int, defaults: Mapping[str, Any]
+) -> Iterator[SettingLine]:
     for key, value in section.items():
         here = [*path, str(key)]
         if isinstance(value, Mapping) and _is_section(here, defaults):

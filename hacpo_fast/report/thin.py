@@ -10,13 +10,14 @@ def kept_points(columns: Sequence[Sequence[float]], most: int) -> list[int]:
     """Positions of at most `most` points of curves that share their x values (`columns`: their y values).
 
     The points are cut into stretches of equal length; each keeps where every column is lowest and highest, so no peak
-    is lost, and the first and last point stay. A stretch without any number keeps one point, so that gaps stay gaps.
+    is lost. The first and last point and number stay. A stretch without any number keeps one point: gaps stay gaps.
     """
     count = len(columns[0])
     if count <= most:
         return list(range(count))
-    stretches = max((most - 2) // (2 * len(columns)), 1)
-    kept = {0, count - 1}
+    stretches = max((most - 4) // (2 * len(columns)), 1)
+    numbers = [place for place in range(count) if math.isfinite(columns[0][place])]
+    kept = {0, count - 1, *numbers[:1], *numbers[-1:]}
     for stretch in range(stretches):
         places = range(count * stretch // stretches, count * (stretch + 1) // stretches)
         for column in columns:

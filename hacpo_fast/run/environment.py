@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import Any
 
 ENVIRONMENT_FILE = "environment.json"
-PACKAGES = ("hacpo_fast", "torch", "transformers", "triton", "vllm", "flash-attn", "numpy", "reasoning-gym", "math-verify")
+PACKAGES = (
+    "hacpo_fast",
+    "torch",
+    "transformers",
+    "triton",
+    "vllm",
+    "flash-attn",
+    "numpy",
+    "reasoning-gym",
+    "math-verify",
+)
 
 
 def note_environment(folder: Path, steps_done: int, device: Any, engine: str) -> None:

@@ -32,16 +32,22 @@ def step_record(step: int, agents: int, draw: random.Random, sharing: bool = Tru
     }
     for index, name in enumerate(NAMES[:agents]):
         reward = draw.random()
-        own = {"own_ratio_mean": 1 + draw.gauss(0, 1e-4), "own_ratio_std": 3e-4, "own_clip_low": draw.random(), "own_clip_high": 0.0}
+        own = {
+            "own_ratio_mean": 1 + draw.gauss(0, 1e-4),
+            "own_ratio_std": 3e-4,
+            "own_clip_low": draw.random(),
+            "own_clip_high": 0.0,
+        }
         cross = {"cross_ratio_mean": 0.9, "cross_ratio_std": 0.1 * draw.random(), "cross_clip_low": draw.random()}
         cross |= {"cross_clip_high": draw.random(), "cross_live": draw.random()}
         record["agents"][name] = {
             "updates": (4 + index) * step, "skipped_updates": 0, "reward": reward, "accuracy": reward,
             "capability": draw.random(), "no_signal_share": draw.random(), "reward_errors": draw.randrange(3),
             "response_tokens": 100 * draw.random(), "truncated_share": draw.random(), "entropy": draw.random(),
-            "lr": 1e-6, "generated_tokens_per_second": 1e4 * draw.random(), "trained_tokens_per_second": 3e4 * draw.random(),
-            "unscorable_share": 0.0, "live_share": draw.random(), "loss": draw.gauss(0, 1e-3), "grad_norm": draw.random(),
-            "mismatch": 1e-7 * draw.random(), "kl": draw.random(), "importance_weight": draw.random(),
+            "lr": 1e-6, "unscorable_share": 0.0, "live_share": draw.random(), "grad_norm": draw.random(),
+            "generated_tokens_per_second": 1e4 * draw.random(), "trained_tokens_per_second": 3e4 * draw.random(),
+            "loss": draw.gauss(0, 1e-3), "kl": draw.random(), "mismatch": 1e-7 * draw.random(),
+            "importance_weight": draw.random(),
             **own, **(cross if sharing else {}),
         }  # fmt: skip
     return record
@@ -85,7 +91,10 @@ def samples(steps: int, agents: int, text: str = "7+5=12;A12", each: int = 4) ->
 
 def settings(agents: int = 2, **changes: Any) -> dict[str, Any]:
     """A config.yaml as runs write it."""
-    plain = {"task": {"kind": "reasoning_gym", "name": "chain_sum"}, "agents": {name: {"model": name} for name in NAMES[:agents]}}
+    plain = {
+        "task": {"kind": "reasoning_gym", "name": "chain_sum"},
+        "agents": {name: {"model": name} for name in NAMES[:agents]},
+    }
     return config_file.validate(plain | changes).model_dump(mode="json")
 
 

@@ -6,7 +6,7 @@ import random
 import made_runs
 import pytest
 
-from hacpo_fast.report.charts import CATALOGUE, FURTHER, chart_groups
+from hacpo_fast.report.charts import CATALOGUE, FURTHER, MEMORY, chart_groups
 from hacpo_fast.report.data import ALL_POINTS, FEWEST, POINTS, agents_of, page_data
 from hacpo_fast.report.reading import read_sources
 from hacpo_fast.report.series import RunSeries
@@ -42,7 +42,7 @@ def test_every_number_of_a_run_has_a_chart(tmp_path):
     (line,) = charts["novel"]["lines"]
     assert line == {"run": 0, "agent": "", "x": [1, 2, 3, 4, 5, 6], "y": [3, 6, 9, 12, 15, 18]}
     assert charts["memory.peak_bytes"]["kind"] == "bytes" and charts["engine.cache.hits"]["lines"][0]["y"][1] == 1.0
-    assert data["groups"][-1]["title"] == FURTHER
+    assert [group["title"] for group in data["groups"][-2:]] == [MEMORY, FURTHER]
     assert {(each["agent"], each["name"], each["value"]) for each in data["words"]} == {
         ("", "remark", "fine"), ("bea", "kind", "shared"),
     }  # fmt: skip
@@ -54,7 +54,9 @@ def test_validations_are_drawn_by_sampling_and_score(tmp_path):
     charts = charts_of(data_of(made_runs.write(tmp_path / "run", metrics)))
     drawn = [name for name in charts if name.startswith("validation")]
     # The mean reward of greedy answers is their accuracy here; it has no chart of its own.
-    assert drawn == [f"validation.{name}" for name in ("greedy.accuracy", "sampled.avg@4", "sampled.pass@4", "sampled.pass@1")]
+    assert drawn == [
+        f"validation.{name}" for name in ("greedy.accuracy", "sampled.avg@4", "sampled.pass@4", "sampled.pass@1")
+    ]
     line = charts["validation.sampled.pass@4"]["lines"][1]
     wanted = [record["validation"]["bea"]["sampled"]["pass@4"] for record in metrics if "validation" in record]
     assert line["x"] == [0, 2, 4, 6] and line["y"] == pytest.approx(wanted)
@@ -94,7 +96,9 @@ def test_missing_values_are_gaps(tmp_path):
 def test_a_run_that_goes_its_own_way_beside_one_that_shares(tmp_path):
     hacpo = made_runs.write(tmp_path / "hacpo", made_runs.records(), config=made_runs.settings())
     alone = made_runs.settings(algorithm={"name": "gspo"})
-    gspo = made_runs.write(tmp_path / "gspo", made_runs.records(sharing=False, agents=3, validate_every=0), config=alone)
+    gspo = made_runs.write(
+        tmp_path / "gspo", made_runs.records(sharing=False, agents=3, validate_every=0), config=alone
+    )
     data = data_of(hacpo, gspo)
     charts = charts_of(data)
     assert data["agents"] == ["ada", "bea", "cy"]

@@ -95,7 +95,16 @@ def test_all_scripts_are_in_the_page_and_read_no_html():
     assert names == {*SCRIPTS, "report.html", "report.css"}
     for name in SCRIPTS:
         text = folder.joinpath(name).read_text()
-        for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function(", "srcdoc", "http:"):
+        for way in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "Function(",
+            "srcdoc",
+            "http:",
+        ):
             assert way not in text.replace("http://www.w3.org/2000/svg", ""), (name, way)
 
 
@@ -109,7 +118,9 @@ def test_a_run_of_thirty_steps_is_small(tmp_path):
 
 
 def test_the_command_writes_the_page_and_the_figures(tmp_path, capsys):
-    metrics = [{"step": s, "time": {"rollout": 1.0, "total": 2.0}, "agents": {"a": {"reward": 0.1 * s}}} for s in (1, 2)]
+    metrics = [
+        {"step": s, "time": {"rollout": 1.0, "total": 2.0}, "agents": {"a": {"reward": 0.1 * s}}} for s in (1, 2)
+    ]
     metrics.append({"step": 2, "validation": {"a": {"greedy": {"accuracy": 0.5, "problems": 2}}}})
     run = made_runs.write(tmp_path / "run", metrics)
     assert main([str(run), "--png", str(tmp_path / "png")]) == 0

@@ -43,7 +43,10 @@ def test_what_is_not_a_run_is_named(tmp_path, make, message):
 
 def test_tables_of_comparisons(tmp_path):
     run = made_runs.write(tmp_path / "run", made_runs.records())
-    rows = [{"method": "hacpo", "final": 0.9, "final ±": 0.1, "cpu s": 3}, {"method": "gspo", "final": 0.8, "final ±": None}]
+    rows = [
+        {"method": "hacpo", "final": 0.9, "final ±": 0.1, "cpu s": 3},
+        {"method": "gspo", "final": 0.8, "final ±": None},
+    ]
     comparison = tmp_path / "cpu"
     comparison.mkdir()
     (comparison / "table.json").write_text(json.dumps(rows))
@@ -54,7 +57,12 @@ def test_tables_of_comparisons(tmp_path):
     assert tables[0].columns == ["method", "final", "cpu s"]
     assert tables[0].rows == [["hacpo", [0.9, 0.1], 3], ["gspo", 0.8, None]]
     assert tables[1].rows == [[1, "x"], [2, None]]
-    for wrong, message in (("[1, 2]", "every row"), ("{}", "no table"), ('{"columns": ["a"], "rows": [[1, 2]]}', "the table's 1 columns"), ("nothing", "not JSON")):
+    for wrong, message in (
+        ("[1, 2]", "every row"),
+        ("{}", "no table"),
+        ('{"columns": ["a"], "rows": [[1, 2]]}', "the table's 1 columns"),
+        ("nothing", "not JSON"),
+    ):
         plain.write_text(wrong)
         with pytest.raises(UserError, match=message):
             read_sources([run, plain])
@@ -72,7 +80,9 @@ def test_runs_are_told_apart_by_as_much_of_their_paths_as_it_takes(tmp_path):
 
 def test_samples_of_a_long_run_are_whole_steps_within_limits(tmp_path):
     metrics = made_runs.records(steps=1)
-    (run,), _ = read_sources([made_runs.write(tmp_path / "run", metrics, made_runs.samples(400, 2, "x" * 5000, each=2))])
+    (run,), _ = read_sources(
+        [made_runs.write(tmp_path / "run", metrics, made_runs.samples(400, 2, "x" * 5000, each=2))]
+    )
     data = embedded_samples(run, runs=1)
     steps = [sample["step"] for sample in data["items"]]
     assert data["total"] == 1600 and 400 <= len(steps) <= 500
@@ -92,7 +102,11 @@ def test_settings_that_differ_from_their_defaults_are_marked():
     config["from_another_version"] = {"a": {"b": 1}}
     lines = setting_lines(config)
     changed = {line.key: (line.value, line.default) for line in lines if line.changed}
-    assert changed == {"lr": ("0.0001", "1.0e-06"), "betas": ("[0.9, 0.99]", "[0.9, 0.95]"), "temperature": ("0.7", "0.0")}
+    assert changed == {
+        "lr": ("0.0001", "1.0e-06"),
+        "betas": ("[0.9, 0.99]", "[0.9, 0.95]"),
+        "temperature": ("0.7", "0.0"),
+    }
     required = [(line.key, line.value) for line in lines if line.value is not None and line.default is None]
     assert required == [
         ("kind", "reasoning_gym"), ("name", "chain_sum"), ("model", "ada"), ("model", "bea"),

@@ -1,128 +1,45 @@
-// A chart of curves over the common x axis.
-const FEW_POINTS = 40;
-
-function points(line) {
-  const at = line.x.map((step) => place(line.run, line.agent, step));
-  const trend = line.trend && state.trends
-    ? line.trend[0].map((step, index) => [place(line.run, line.agent, step), line.trend[1][index]]) : null;
-  return { line, at, trend };
-}
-
-// The x range of all charts, so that the same place is the same step everywhere.
-function commonRange() {
-  let low = Infinity, high = -Infinity;
-  for (const group of DATA.groups) for (const chart of group.charts) for (const line of chart.lines) {
-    if (!shown(line)) continue;
-    for (const step of [line.x[0], line.x[line.x.length - 1]]) {
-      const at = place(line.run, line.agent, step);
-      if (at !== null) [low, high] = [Math.min(low, at), Math.max(high, at)];
-    }
-  }
-  if (low > high) return [0, 1];
-  const margin = low === high ? 0.5 : 0;
-  return [low - margin, high + margin];
-}
-
-function heightRange(chart, visibleLines, xs) {
-  let low = Infinity, high = -Infinity;
-  const take = (value) => {
-    if (isNumber(value)) [low, high] = [Math.min(low, value), Math.max(high, value)];
-  };
-  for (const { line, at } of visibleLines) {
-    line.y.forEach((value, index) => {
-      if (at[index] === null || at[index] < xs[0] || at[index] > xs[1] || !isNumber(value)) return;
-      const spread = line.spread && isNumber(line.spread[index]) ? line.spread[index] : 0;
-      take(value - spread);
-      take(value + spread);
-    });
-  }
-  if (low > high) return [0, 1];
-  if (low === high) {
-    const around = Math.abs(low) * 0.1 || 1;
-    [low, high] = [low - around, high + around];
-  }
-  const wasPositive = low >= 0, share = chart.kind === "share" && low >= 0 && high <= 1;
-  const margin = 0.07 * (high - low);
-  [low, high] = [low - margin, high + margin];
-  if (wasPositive && low < 0.35 * high) low = 0;
-  return share ? [Math.max(low, 0), Math.min(high, 1)] : [low, high];
-}
-
-function path(at, values, x, y) {
-  let text = "", open = false;
-  values.forEach((value, index) => {
-    const known = isNumber(value) && at[index] !== null;
-    if (known) text += `${open ? "L" : "M"}${x(at[index]).toFixed(1)} ${y(value).toFixed(1)}`;
-    open = known;
-  });
-  return text;
-}
-
-function band(line, at, x, y) {
-  const upper = [], lower = [];
-  let text = "";
-  const close = () => {
-    if (upper.length > 1) text += "M" + upper.concat(lower.reverse()).join("L") + "Z";
-    upper.length = lower.length = 0;
-  };
-  line.y.forEach((value, index) => {
-    const spread = line.spread[index];
-    if (!isNumber(value) || !isNumber(spread) || at[index] === null) return close();
-    upper.push(`${x(at[index]).toFixed(1)} ${y(value + spread).toFixed(1)}`);
-    lower.push(`${x(at[index]).toFixed(1)} ${y(value - spread).toFixed(1)}`);
-  });
-  close();
-  return text;
-}
-
-// Dots where there are few points, and where a point has no neighbour that a line could lead to.
-function dots(line, at, x, y) {
-  const few = line.y.filter(isNumber).length <= FEW_POINTS;
-  let text = "";
-  line.y.forEach((value, index) => {
-    const lonely = !isNumber(line.y[index - 1]) && !isNumber(line.y[index + 1]);
-    if (isNumber(value) && at[index] !== null && (few || lonely)) text += `M${x(at[index]).toFixed(1)} ${y(value).toFixed(1)}h0`;
-  });
-  return text;
-}
-
-// Heights moved as little as needed to be `gap` apart, in their order, between two limits.
-function apart(heights, gap, top, bottom) {
-  const order = heights.map((_, index) => index).sort((a, b) => heights[a] - heights[b]);
-  const moved = heights.slice();
-  for (let round = 0; round < 60; round += 1) {
-    for (let index = 1; index < order.length; index += 1) {
-      const lack = gap - (moved[order[index]] - moved[order[index - 1]]);
-      if (lack > 0) {
-        moved[order[index]] += lack / 2;
-        moved[order[index - 1]] -= lack / 2;
-      }
-    }
-    for (const index of order) moved[index] = Math.max(top, Math.min(bottom, moved[index]));
-  }
-  return moved;
-}
-
+// A chart of curves, and what a person can do with it.
 function curveChart(chart, wide) {
   const plot = el("div", { class: "plot" });
   const thinned = chart.lines.some((line) => line.of);
   const ranged = chart.lines.every((line) => RUNS[line.run].ranges[chart.name]);
-  const about = [chart.about, ranged ? "dotted: clip range" : null, thinned ? "extremes of a long curve" : null].filter(Boolean).join("; ");
-  const figure = el("figure", { class: wide ? "card wide" : "card", tabindex: 0, "aria-label": described(chart) },
-    el("figcaption", {}, el("b", {}, chart.title), about ? el("span", {}, about) : null), plot);
-  let view = null, at = -1;
+  const about = [chart.about, ranged ? "dotted: clip range" : null, thinned ? "extremes of a long curve" : null]
+    .filter(Boolean)
+    .join("; ");
+  const figure = el(
+    "figure",
+    { class: wide ? "card wide" : "card", tabindex: 0, "aria-label": described(chart) },
+    el("figcaption", {}, el("b", {}, chart.title), about ? el("span", {}, about) : null),
+    plot,
+  );
+  let view = null,
+    at = -1;
 
   function draw() {
     const lines = chart.lines.filter(shown).map(points);
     const xs = state.zoom || commonRange();
     const ys = heightRange(chart, lines, xs);
     const labelled = wide ? lines.filter(({ line }) => line.y.some(isNumber)) : [];
-    const ends = labelled.map(({ line }) => endLabel(chart, line));
-    const right = wide && ends.length ? Math.min(plot.clientWidth * 0.42, 20 + 7.6 * Math.max(...ends.map((text) => text.length))) : 12;
+    const labels = labelled.map(({ line }) => endLabel(chart, line));
+    const right =
+      wide && labels.length
+        ? Math.min(plot.clientWidth * 0.42, 20 + 7.6 * Math.max(...labels.map((text) => text.length)))
+        : 12;
     const { drawing, box, x, y } = frame(plot, xs, ys, chart.kind, AXES[state.axis], right, state.axis !== "hours");
     references(chart, drawing, box, y, ys);
     const clip = "clip-" + charts.indexOf(self);
-    drawing.append(svg("clipPath", { id: clip }, svg("rect", { x: box.left - 4, y: box.top - 4, width: box.right - box.left + 8, height: box.bottom - box.top + 8 })));
+    drawing.append(
+      svg(
+        "clipPath",
+        { id: clip },
+        svg("rect", {
+          x: box.left - 4,
+          y: box.top - 4,
+          width: box.right - box.left + 8,
+          height: box.bottom - box.top + 8,
+        }),
+      ),
+    );
     const layer = svg("g", { "clip-path": `url(#${clip})` });
     for (const { line, at: places, trend } of lines) {
       const one = svg("g", {});
@@ -131,7 +48,15 @@ function curveChart(chart, wide) {
       const curve = svg("path", { class: trend ? "curve faint" : "curve", d: path(places, line.y, x, y) });
       one.append(curve);
       if (trend) {
-        const smooth = svg("path", { class: "curve", d: path(trend.map((each) => each[0]), trend.map((each) => each[1]), x, y) });
+        const smooth = svg("path", {
+          class: "curve",
+          d: path(
+            trend.map((each) => each[0]),
+            trend.map((each) => each[1]),
+            x,
+            y,
+          ),
+        });
         smooth.style.strokeDasharray = dashOf(line.run, line.agent);
         one.append(smooth);
       } else curve.style.strokeDasharray = dashOf(line.run, line.agent);
@@ -139,13 +64,15 @@ function curveChart(chart, wide) {
       layer.append(one);
     }
     drawing.append(layer);
-    if (!state.zoom) drawEnds(labelled, ends, drawing, box, x, y);
+    if (!state.zoom) drawEnds(labelled, labels, drawing, box, x, y);
     const marks = svg("g", {});
     drawing.append(marks);
     const known = new Set();
-    for (const { line, at: places } of lines) line.y.forEach((value, index) => {
-      if (isNumber(value) && places[index] !== null && places[index] >= xs[0] && places[index] <= xs[1]) known.add(places[index]);
-    });
+    for (const { line, at: places } of lines)
+      line.y.forEach((value, index) => {
+        if (isNumber(value) && places[index] !== null && places[index] >= xs[0] && places[index] <= xs[1])
+          known.add(places[index]);
+      });
     view = { lines, box, x, y, marks, places: [...known].sort((a, b) => a - b) };
     plot.replaceChildren(drawing, ...(view.places.length ? [] : [el("div", { class: "none" }, "nothing to show")]));
     at = -1;
@@ -161,9 +88,14 @@ function curveChart(chart, wide) {
     for (const { line, at: places } of view.lines) {
       const found = nearestKnown(line, places, where);
       if (found < 0 || Math.abs(view.x(places[found]) - view.x(where)) > 14) continue;
-      const spread = line.spread && isNumber(line.spread[found]) ? ` ${PLUS_MINUS} ${significant(line.spread[found], 2)}` : "";
+      const spread =
+        line.spread && isNumber(line.spread[found]) ? ` ${PLUS_MINUS} ${significant(line.spread[found], 2)}` : "";
       header = header === null ? line.x[found] : header;
-      rows.push({ mark: swatch(line.run, line.agent), name: nameOf(line.run, line.agent), value: written(chart.kind, line.y[found]) + spread });
+      rows.push({
+        mark: swatch(line.run, line.agent),
+        name: nameOf(line.run, line.agent),
+        value: written(chart.kind, line.y[found]) + spread,
+      });
     }
     const title = state.axis === "step" ? `step ${where}` : `${significant(where, 4)} ${AXES[state.axis]}`;
     const bounds = plot.getBoundingClientRect();
@@ -174,7 +106,9 @@ function curveChart(chart, wide) {
     if (!view) return;
     view.marks.replaceChildren();
     if (where === null || view.x(where) < view.box.left - 1 || view.x(where) > view.box.right + 1) return;
-    view.marks.append(svg("line", { class: "cursor", x1: view.x(where), x2: view.x(where), y1: view.box.top, y2: view.box.bottom }));
+    view.marks.append(
+      svg("line", { class: "cursor", x1: view.x(where), x2: view.x(where), y1: view.box.top, y2: view.box.bottom }),
+    );
     for (const { line, at: places } of view.lines) {
       const found = nearestKnown(line, places, where);
       if (found < 0 || Math.abs(view.x(places[found]) - view.x(where)) > 14) continue;
@@ -200,11 +134,20 @@ function curveChart(chart, wide) {
     if (drag !== null) {
       const [from, to] = [Math.min(drag, pixel), Math.max(drag, pixel)];
       view.marks.querySelector(".zoom")?.remove();
-      view.marks.append(svg("rect", { class: "zoom", x: from, y: view.box.top, width: to - from, height: view.box.bottom - view.box.top }));
+      view.marks.append(
+        svg("rect", {
+          class: "zoom",
+          x: from,
+          y: view.box.top,
+          width: to - from,
+          height: view.box.bottom - view.box.top,
+        }),
+      );
     }
   });
   plot.addEventListener("pointerdown", (event) => {
-    if (event.pointerType === "mouse" && event.button === 0) drag = Math.max(view.box.left, Math.min(view.box.right, inside(event)));
+    if (event.pointerType === "mouse" && event.button === 0)
+      drag = Math.max(view.box.left, Math.min(view.box.right, inside(event)));
   });
   plot.addEventListener("pointerup", (event) => {
     const pixel = Math.max(view.box.left, Math.min(view.box.right, inside(event)));
@@ -224,7 +167,13 @@ function curveChart(chart, wide) {
     change({ zoom: null });
     showControls();
   });
-  byKeyboard(figure, () => view.places.length, () => at, point, leave);
+  byKeyboard(
+    figure,
+    () => view.places.length,
+    () => at,
+    point,
+    leave,
+  );
 
   const self = { figure, plot, draw, mark };
   charts.push(self);
@@ -232,7 +181,8 @@ function curveChart(chart, wide) {
 }
 
 function nearestKnown(line, places, where) {
-  let best = -1, distance = Infinity;
+  let best = -1,
+    distance = Infinity;
   line.y.forEach((value, index) => {
     if (!isNumber(value) || places[index] === null) return;
     const away = Math.abs(places[index] - where);
@@ -244,27 +194,40 @@ function nearestKnown(line, places, where) {
 // Ratio 1, and the range within which nothing is clipped, where all runs have the same.
 function references(chart, drawing, box, y, ys) {
   const line = (value, kind) => {
-    if (value >= ys[0] && value <= ys[1]) drawing.append(svg("line", { class: kind, x1: box.left, x2: box.right, y1: y(value), y2: y(value) }));
+    if (value >= ys[0] && value <= ys[1])
+      drawing.append(svg("line", { class: kind, x1: box.left, x2: box.right, y1: y(value), y2: y(value) }));
   };
   if (!chart.name.endsWith("_ratio_mean")) return;
   line(1, "unity");
   const ranges = chart.lines.map((each) => JSON.stringify(RUNS[each.run].ranges[chart.name] || null));
-  if (ranges.every((range) => range === ranges[0])) for (const value of JSON.parse(ranges[0]) || []) line(value, "range");
+  if (ranges.every((range) => range === ranges[0]))
+    for (const value of JSON.parse(ranges[0]) || []) line(value, "range");
 }
 
 function endLabel(chart, line) {
-  const known = line.y.filter(isNumber);
-  return `${nameOf(line.run, line.agent)}  ${written(chart.kind, known[known.length - 1])}`;
+  return `${nameOf(line.run, line.agent)}  ${written(chart.kind, ends(line)[1])}`;
 }
 
-function drawEnds(labelled, ends, drawing, box, x, y) {
+// First and last known value.
+function ends(line) {
+  const known = line.y.filter(isNumber);
+  return [known[0], known[known.length - 1]];
+}
+
+function drawEnds(labelled, labels, drawing, box, x, y) {
   const last = labelled.map(({ line, at }) => {
-    for (let index = line.y.length - 1; index >= 0; index -= 1) if (isNumber(line.y[index]) && at[index] !== null) return [x(at[index]), y(line.y[index])];
+    for (let index = line.y.length - 1; index >= 0; index -= 1)
+      if (isNumber(line.y[index]) && at[index] !== null) return [x(at[index]), y(line.y[index])];
     return [box.right, box.bottom];
   });
-  const heights = apart(last.map((each) => each[1]), 17, box.top + 2, box.bottom - 2);
+  const heights = apart(
+    last.map((each) => each[1]),
+    17,
+    box.top + 2,
+    box.bottom - 2,
+  );
   labelled.forEach(({ line }, index) => {
-    const label = svg("text", { class: "end", x: last[index][0] + 11, y: heights[index] + 4.5 }, ends[index]);
+    const label = svg("text", { class: "end", x: last[index][0] + 11, y: heights[index] + 4.5 }, labels[index]);
     label.style.setProperty("--c", colourOf(line.run, line.agent));
     drawing.append(label);
   });
@@ -272,8 +235,8 @@ function drawEnds(labelled, ends, drawing, box, x, y) {
 
 function described(chart) {
   const parts = chart.lines.map((line) => {
-    const known = line.y.filter(isNumber);
-    return known.length ? `${nameOf(line.run, line.agent)} from ${written(chart.kind, known[0])} to ${written(chart.kind, known[known.length - 1])}` : null;
+    const [first, last] = ends(line).map((value) => written(chart.kind, value));
+    return first === DASH ? null : `${nameOf(line.run, line.agent)} from ${first} to ${last}`;
   });
   return `${chart.title}, ${chart.about}: ${parts.filter(Boolean).join("; ")}. Arrow keys read values.`;
 }

@@ -1,7 +1,10 @@
 // What is shown, and in which colours: one state for the whole page.
 const DATA = JSON.parse(byId("data").textContent);
-const RUNS = DATA.runs, AGENTS = DATA.agents, SEVERAL = RUNS.length > 1;
-const COLOURS = 6, DASHES = ["none", "7 4", "2 4", "10 4 2 4", "4 2", "1 3"];
+const RUNS = DATA.runs,
+  AGENTS = DATA.agents,
+  SEVERAL = RUNS.length > 1;
+const COLOURS = 6,
+  DASHES = ["none", "7 4", "2 4", "10 4 2 4", "4 2", "1 3"];
 
 const state = {
   hiddenAgents: new Set(),
@@ -58,7 +61,8 @@ function place(run, agent, step) {
 }
 
 function interpolated(steps, values, step) {
-  let low = -1, high = steps.length;  // steps[low] <= step < steps[high]; before the first step everything is 0 at 0
+  let low = -1,
+    high = steps.length; // steps[low] <= step < steps[high]; before the first step everything is 0 at 0
   while (high - low > 1) {
     const middle = (low + high) >> 1;
     if (steps[middle] <= step) low = middle;
@@ -66,5 +70,5 @@ function interpolated(steps, values, step) {
   }
   if (high === steps.length) return values[low];
   const [fromStep, from] = low < 0 ? [0, 0] : [steps[low], values[low]];
-  return from + (values[high] - from) * (step - fromStep) / Math.max(steps[high] - fromStep, 1);
+  return from + ((values[high] - from) * (step - fromStep)) / Math.max(steps[high] - fromStep, 1);
 }
