@@ -105,6 +105,12 @@ def test_hostile_text_is_only_shown(tab, tmp_path):
     assert signs == ["U+2028", "U+2029", "U+0000", "U+001B", "U+202E", "U+200B", "U+D800"]
 
 
+def test_a_missing_value_is_a_gap_and_not_zero(tab, tmp_path):
+    show(tab, [made_runs.write(tmp_path / "run", **broken())])
+    drawn = "document.querySelector('figure[aria-label^=\"Training reward\"] .curve').getAttribute('d')"
+    assert tab.js(drawn).count("M") == 2 and "L" not in tab.js(drawn)
+
+
 def test_pointing_at_a_chart_reads_its_values(tab, tmp_path):
     metrics = PLAIN_RUN["metrics"]
     show(tab, [made_runs.write(tmp_path / "run", **PLAIN_RUN)])
