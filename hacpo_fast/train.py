@@ -58,6 +58,7 @@ def run(config: Config, place: Place, dry_run: bool = False) -> int:
         return 0
 
     from hacpo_fast.run.curves import draw_curves
+    from hacpo_fast.run.environment import note_environment
     from hacpo_fast.run.output import RunOutput
     from hacpo_fast.trainer import Trainer
 
@@ -67,6 +68,7 @@ def run(config: Config, place: Place, dry_run: bool = False) -> int:
         with terminal.status("loading and checking the agents"):
             trainer = Trainer(prepared, place.folder, place.checkpoint)
         with closing(trainer):
+            note_environment(place.folder, trainer.steps_done, prepared.device, prepared.engine)
             for note in trainer.notes:
                 terminal.print(message(note), markup=False)
             with RunOutput.open(
