@@ -45,6 +45,7 @@ setup(
     python_requires=">=3.10",
     packages=find_packages(where=".", include=["hacpo_fast*"]) + find_packages(where="kernels"),
     package_dir={"hacpo_kernels": "kernels/hacpo_kernels"},
+    package_data={"hacpo_fast.report": ["page/*"]},
     install_requires=CORE,
     extras_require=EXTRAS,
 )

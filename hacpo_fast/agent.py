@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PretrainedConfig
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, GenerationConfig, PretrainedConfig
 
+from hacpo_fast.algorithm.cross_bound import CrossBound
 from hacpo_fast.config import AgentConfig, Config
 from hacpo_fast.errors import UserError
 from hacpo_fast.policy.fused_layers import fuse_layers
@@ -21,7 +23,9 @@ from hacpo_fast.policy.policy import Policy, longest_sequence
 from hacpo_fast.rollouts.codec import Codec
 from hacpo_fast.rollouts.engine import Engine, Sampling
 from hacpo_fast.rollouts.records import Rollout, record_rollouts
+from hacpo_fast.rollouts.tokenizer import load_tokenizer
 from hacpo_fast.run.phases import timed
+from hacpo_fast.screening import ClipHistory
 from hacpo_fast.tasks.problems import Problem
 
 OPTIMIZER_FILE = "optimizer.safetensors"
@@ -35,6 +39,7 @@ class ModelCard:
     settings: AgentConfig
     model_config: PretrainedConfig
     codec: Codec
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def context(self) -> int:
@@ -49,42 +54,63 @@ class ModelCard:
 
 def read_card(name: str, settings: AgentConfig) -> ModelCard:
     """Configuration and tokenizer of a model folder or hub name. Raises UserError naming the agent."""
-    _check_folder(name, settings.model)
+    _check_folder(f"agents.{name}.model", settings.model, weights=True)
+    if settings.tokenizer:
+        _check_folder(f"agents.{name}.tokenizer", settings.tokenizer)
     origin = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
+    place = settings.tokenizer or settings.model
+    # Other libraries raise errors of a dozen types, some of them bare: a file may hold anything.
     try:
         model_config = AutoConfig.from_pretrained(settings.model, **origin)
-        tokenizer = AutoTokenizer.from_pretrained(settings.tokenizer or settings.model, **origin)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    except Exception as error:
+        raise _unreadable(name, settings, "model", settings.model, error) from error
+    try:
+        tokenizer, note = load_tokenizer(place, **origin)
+    except Exception as error:
+        raise _unreadable(name, settings, "tokenizer" if settings.tokenizer else "model", place, error) from error
+    if type(model_config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not getattr(model_config, "auto_map", None):
         raise UserError(
-            f"agents.{name}.model: no model with a tokenizer at '{settings.model}' ({reason}); give a folder that "
-            "save_pretrained wrote, or a hub name; `python -m hacpo_fast.demo` makes two small ones"
-        ) from None
+            f"agents.{name}.model: {settings.model} is a {model_config.model_type} model, which transformers does not "
+            "know as a causal language model; only those can be trained here"
+        )
     largest, room = max(tokenizer.get_vocab().values()), model_config.get_text_config().vocab_size
     if largest >= room:
         raise UserError(
             f"agents.{name}: the tokenizer has token {largest}, but the model's vocabulary ends at {room - 1}; "
             "they do not belong together"
         )
-    return ModelCard(
-        name, settings, model_config, Codec(tokenizer, _end_ids(settings, model_config, tokenizer), settings)
+    codec = Codec(tokenizer, _end_ids(settings, model_config, tokenizer), settings)
+    return ModelCard(name, settings, model_config, codec, (f"agents.{name}: {note}",) if note else ())
+
+
+def _unreadable(name: str, settings: AgentConfig, setting: str, place: str, error: Exception) -> UserError:
+    if "trust_remote_code" in str(error) and not settings.trust_remote_code:
+        return UserError(
+            f"agents.{name}.{setting}: '{place}' comes with Python code of its own, which is run only if "
+            f"agents.{name}.trust_remote_code is true; read that code first"
+        )
+    reason = str(error).strip().splitlines()[0][:500] if str(error).strip() else type(error).__name__
+    what = "model with a tokenizer" if setting == "model" else "tokenizer"
+    return UserError(
+        f"agents.{name}.{setting}: no {what} at '{place}' ({reason}); give a folder that "
+        f"save_pretrained wrote, or a hub name. `hf download {place}` fetches one of the hub (after `hf auth login` "
+        "where a licence must be accepted); `python -m hacpo_fast.demo` makes two small ones"
     )
 
 
-def _check_folder(name: str, model: str) -> None:
-    """A folder must hold safetensors; what is no folder but lies beside others is no name of the hub either."""
-    folder = Path(model).expanduser()
+def _check_folder(setting: str, place: str, weights: bool = False) -> None:
+    """Weights must be safetensors; what is no folder but lies beside others is no name of the hub either."""
+    folder = Path(place).expanduser()
     if folder.is_dir():
-        if not any(folder.glob("*.safetensors")):
+        if weights and not any(folder.glob("*.safetensors")):
             raise UserError(
-                f"agents.{name}.model: {folder} has no *.safetensors; weights in other formats are not loaded, convert "
+                f"{setting}: {folder} has no *.safetensors; weights in other formats are not loaded, convert "
                 "them with save_pretrained"
             )
     elif folder.is_absolute() or (len(folder.parts) > 1 and folder.parent.is_dir()):
         there = sorted(path.name for path in folder.parent.glob("*/") if (path / "config.json").exists())
         raise UserError(
-            f"agents.{name}.model: there is no folder {folder}"
-            + (f"; {folder.parent} has {', '.join(there)}" if there else "")
+            f"{setting}: there is no folder {folder}" + (f"; {folder.parent} has {', '.join(there)}" if there else "")
         )
 
 
@@ -130,18 +156,23 @@ class Agent:
         self.policy = load(weights, gradient_checkpointing=config.training.gradient_checkpointing)
         self.layers = fuse_layers(self.policy, config.training.layers)
         self.policy.verify()
+        self.notes = self._share_prompts(config.training.share_prompts)  # for the user
         self.context = card.context
         self.reference = None  # the initial policy, where a KL term asks for it
         if config.algorithm.kl_coef:
             self.reference = load(settings.model)
             fuse_layers(self.reference, config.training.layers)
             self.reference.model.requires_grad_(False)
+            self.reference.shares_prompts = self.policy.shares_prompts  # the same architecture
         training = config.training
         self.optimizer = MasterAdamW(
             self.policy.model.named_parameters(), training.betas, training.adam_eps, training.weight_decay,
             Offloaded if training.offload_optimizer and device.type == "cuda" else Resident,
         )  # fmt: skip
         self.updates = 0  # optimiser updates so far
+        self.cross_bound = CrossBound(config.algorithm)
+        self.clip_history = ClipHistory()
+        self.skipped_in_a_row = 0  # since the last update that was finite
         if checkpoint:
             self.optimizer.load_state_dict(load_file(checkpoint / OPTIMIZER_FILE))
 
@@ -156,6 +187,19 @@ class Agent:
             f"{'fused ' if adamw.fused else ''}AdamW{masters}{', in host memory' if adamw.offloaded else ''}"
         )
 
+    def _share_prompts(self, wanted: Literal["auto", True, False]) -> list[str]:
+        if wanted is False:
+            return []
+        try:
+            self.policy.share_prompts()
+        except UserError as reason:
+            if wanted is True:
+                raise UserError(
+                    f"agents.{self.name}: training.share_prompts=true is not possible: {reason}; set it to auto"
+                ) from reason
+            return [f"agents.{self.name}: responses do not share the copy of their prompt: {reason}"]
+        return []
+
     def rollout(self, prompts: Sequence[np.ndarray], samples: int, seed: int) -> list[Rollout]:
         """`samples` responses of the present weights to each prompt (in the agent's tokens), prompt by prompt."""
         with timed("sync"):
@@ -164,6 +208,21 @@ class Agent:
             sampled = self.engine.generate(prompts, Sampling(samples, self.temperature, self.max_response_tokens), seed)
         with timed("decode_text"):
             return record_rollouts(self.index, self.codec, sampled)
+
+    def progress(self) -> dict[str, Any]:
+        """What training goes on from beside weights and optimiser, for JSON."""
+        return {
+            "updates": self.updates,
+            "skipped_in_a_row": self.skipped_in_a_row,
+            "clip_history": self.clip_history.state_dict(),
+            "cross_bound": self.cross_bound.state_dict(),
+        }
+
+    def set_progress(self, progress: dict[str, Any]) -> None:
+        """Goes on from what `progress` said."""
+        self.updates, self.skipped_in_a_row = progress["updates"], progress["skipped_in_a_row"]
+        self.clip_history.load_state_dict(progress["clip_history"])
+        self.cross_bound.load_state_dict(progress["cross_bound"])
 
     def save(self, folder: Path) -> None:
         """Writes weights, configuration and tokenizer as a Hugging Face folder."""

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 
 from hacpo_fast.errors import UserError
+from hacpo_fast.run.text import message
 
 
 def exit_status(work: Callable[[], int]) -> int:
@@ -13,7 +14,7 @@ def exit_status(work: Callable[[], int]) -> int:
     try:
         return work()
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {message(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)

@@ -12,11 +12,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from hacpo_fast.algorithm.presets import PRESETS
+from hacpo_fast.tasks.names import instead_of
+
 Share = Annotated[float, Field(ge=0, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=1)]
+
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
+"""What names of agents and of ways to sample look like: they become names of folders and of curves."""
 
 
 class Section(BaseModel):
@@ -34,12 +41,19 @@ class RunConfig(Section):
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     threads: Count | None = Field(None, description="CPU threads of torch; empty: torch's own choice")
     resume: str = Field(
-        "none", description="auto: go on with run.output, or the last run of this config; or the path of a checkpoint"
+        "none",
+        description="auto: go on with run.output, or the last run of this config, from its newest whole checkpoint; "
+        "the path of a checkpoint; or none",
     )
     save_every: int = Field(
         25, ge=0, description="Steps between checkpoints (0: none, the agents are saved at the end)"
     )
     keep_checkpoints: Count = Field(2, description="Older checkpoints are removed")
+    keep_best: str | None = Field(
+        None,
+        description="Validation score whose best checkpoint stays and is linked as `best`: greedy/accuracy is the mean "
+        "over the agents, alice/greedy/accuracy that of one; empty: off",
+    )
     save_rollouts: int = Field(4, ge=0, description="Responses per agent and step written to rollouts.jsonl")
     show_rollouts: int = Field(0, ge=0, description="Responses per agent and step printed in the terminal")
     profile_steps: list[Count] = Field(
@@ -57,19 +71,27 @@ class RunConfig(Section):
 
 
 class TaskConfig(Section):
-    kind: Literal["reasoning_gym", "file", "hub"] = Field(
-        description="Source of problems: a reasoning-gym generator, a JSONL or Parquet file, a data set of the hub"
+    kind: Literal["reasoning_gym", "file", "hub", "benchmark"] = Field(
+        description="Source of problems: a reasoning-gym generator, a JSONL, JSON, CSV or Parquet file, a data set of "
+        "the hub, a benchmark of mathematics"
     )
-    name: str = Field(min_length=1, description="Generator (chain_sum), path (problems.jsonl) or hub name (user/data)")
+    name: str = Field(
+        min_length=1,
+        description="Generator (chain_sum), path (problems.jsonl), hub name (user/data) or benchmark (math500, math, "
+        "gsm8k, aime2025, amc23, minerva, olympiadbench)",
+    )
+    source: str | None = Field(None, description="benchmark: its file, folder or hub name; empty: where the hub has it")
     params: dict[str, Any] = Field({}, description="reasoning_gym: the generator's own parameters")
     size: Count = Field(4000, description="reasoning_gym: problems to generate (repeated ones are dropped)")
     seed: int = Field(0, ge=0, description="reasoning_gym: seed of the generator")
-    subset: str | None = Field(None, description="hub: configuration of the data set")
-    split: str = Field("train", description="hub: split of the data set")
+    subset: str | None = Field(None, description="hub, benchmark: configuration of the data set")
+    split: str | None = Field(
+        None, description="hub, benchmark: split of the data set; empty: train, and test of a benchmark"
+    )
     prompt: str | None = Field(
         None,
         description="Prompt as a template over a row's fields, literal braces as {{ }}; "
-        "empty: {question} (reasoning_gym) or {prompt}",
+        "empty: {question} (reasoning_gym), {question} and where to put the answer (benchmark), or {prompt}",
     )
     messages: str | None = Field(None, description="Column with chat messages (role, content); replaces prompt")
     answer: str = Field(
@@ -84,7 +106,15 @@ class TaskConfig(Section):
         "empty: reasoning_gym for that kind, math otherwise",
     )
     reward_options: dict[str, Any] = Field({}, description="Keyword arguments of the reward, e.g. pattern for regex")
-    reward_timeout: Positive = Field(10.0, description="Seconds that one check may take before it counts as 0")
+    reward_failure: Literal["zero", "drop_group", "stop"] = Field(
+        "zero",
+        description="When a check fails (exception, no finite number, too slow, crash). zero: the response gets 0; "
+        "drop_group: nobody learns from the responses to that prompt, in validation it gets 0; stop: the run ends",
+    )
+    reward_timeout: Positive = Field(10.0, description="Seconds that one check may take before it has failed")
+    reward_memory_gb: Positive | None = Field(
+        4.0, description="GiB that checks may allocate beyond what loading the reward took; empty: no limit"
+    )
     reward_workers: Count = Field(2, description="Processes that check answers")
     holdout: Share = Field(0.2, description="Share of problems held out for validation, chosen by a hash of their text")
 
@@ -186,6 +216,11 @@ class AdvantageConfig(Section):
 
 
 class AlgorithmConfig(Section):
+    preset: str | None = Field(
+        None,
+        description="A method or ablation by name, listed at the end of --help. Settings beside it win over it; "
+        "on the command line it wins over those of the file",
+    )
     name: Literal["hacpo", "gspo", "gspo_x2", "grpo", "naive"] = Field(
         "hacpo",
         description="hacpo; gspo, gspo_x2 and grpo train every agent alone; naive shares without HACPO's mechanisms",
@@ -198,6 +233,13 @@ class AlgorithmConfig(Section):
     cross_lower: Share = Field(0.8, description="1 - delta: lower end of that range at the first update of a step")
     cross_lower_step: NonNegative = Field(0.025, description="It rises by this with every update of the step")
     cross_upper: Positive = Field(1.0, description="Upper end of that range")
+    cross_bound: Literal["fixed", "adaptive"] = Field(
+        "fixed",
+        description="adaptive: cross_lower holds for the first step; then the lower end keeps cross_live_target live",
+    )
+    cross_live_target: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.5, description="adaptive: share of other agents' responses that is to lie in the range"
+    )
     alpha: NonNegative = Field(1.0, description="Exponent of the ratio as a weight of other agents' responses (Eq. 14)")
     log_ratio_clamp: Positive = Field(10.0, description="Log-ratios are clamped to +- this; no gradient outside")
     naive_reference: Literal["source", "learner"] = Field(
@@ -217,8 +259,17 @@ class AlgorithmConfig(Section):
     capability: CapabilityConfig = CapabilityConfig()
     advantage: AdvantageConfig = AdvantageConfig()
 
+    @field_validator("preset")
+    @classmethod
+    def _known_preset(cls, preset: str | None) -> str | None:
+        if preset is not None and preset not in PRESETS:
+            raise ValueError(f"'{preset}' is not a preset; {instead_of(preset, PRESETS)}")
+        return preset
+
     @model_validator(mode="after")
     def _range(self) -> AlgorithmConfig:
+        if self.cross_bound == "adaptive" and not self.cross_clip:
+            raise ValueError("cross_bound=adaptive moves the range that cross_clip=false switches off; choose one")
         if self.cross_lower > self.cross_upper:
             raise ValueError(f"cross_lower ({self.cross_lower}) is above cross_upper ({self.cross_upper})")
         return self
@@ -232,13 +283,28 @@ class AlgorithmConfig(Section):
 class TrainingConfig(Section):
     minibatch_responses: Count = Field(512, description="Responses per optimiser update, own and others' together")
     token_budget: Count = Field(16384, description="Tokens packed into one micro-batch; does not change the result")
+    share_prompts: Literal["auto", True, False] = Field(
+        "auto",
+        description="Responses to a prompt share one copy of it where that saves a tenth of the tokens; auto: if a "
+        "check at the start finds it exact, true: or else stop",
+    )
     lr: Positive = Field(1e-6, description="Learning rate of AdamW")
     betas: tuple[BelowOne, BelowOne] = Field((0.9, 0.95), description="Of AdamW")
     adam_eps: Positive = Field(1e-8, description="Of AdamW")
     weight_decay: NonNegative = Field(0.0, description="Of AdamW")
     max_grad_norm: Positive = Field(1.0, description="Gradients are scaled down to this norm")
+    max_skipped_updates: Count = Field(
+        5,
+        description="An update whose loss or gradient is not finite is left out; after so many in a row of one agent "
+        "the run stops, with what python -m hacpo_fast.replay needs",
+    )
     warmup_steps: int = Field(0, ge=0, description="Steps in which the learning rate rises from 0")
     schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="After the warm-up, down to 0")
+    score_first: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="Score other agents' responses without gradient and train on those inside the clip range only; "
+        "auto: when the last steps say that it saves time. Does not change the result",
+    )
     gradient_checkpointing: bool = Field(False, description="Less memory for activations, more time")
     attention: Literal["auto", "flash_attention_3", "flash_attention_2", "varlen", "sdpa"] = Field(
         "auto",
@@ -267,6 +333,14 @@ class SamplingConfig(Section):
             raise ValueError("greedy answers (temperature 0) are all equal: set samples to 1 or a temperature")
         return self
 
+    @property
+    def scores(self) -> list[str]:
+        """Names of what is measured, see `run.metrics.summarise_samples`."""
+        if self.samples == 1:
+            return ["accuracy", "reward"]
+        powers = [f"pass@{2**power}" for power in range(self.samples.bit_length())]
+        return [f"avg@{self.samples}", *powers, f"best@{self.samples}"]
+
 
 class ValidationConfig(Section):
     every: int = Field(
@@ -278,6 +352,16 @@ class ValidationConfig(Section):
         {"greedy": SamplingConfig()}, description="Named ways to sample, each with temperature, top_p, top_k, samples"
     )
     max_response_tokens: Count | None = Field(None, description="Empty: the agent's own limit")
+
+    @field_validator("sampling")
+    @classmethod
+    def _names(cls, sampling: dict[str, SamplingConfig]) -> dict[str, SamplingConfig]:
+        if not sampling:
+            raise ValueError("name at least one way to sample")
+        for name in sampling:
+            if not re.fullmatch(NAME, name):
+                raise ValueError(f"name '{name}': use letters, digits, - and _ (it names curves)")
+        return sampling
 
 
 class Config(Section):
@@ -295,8 +379,10 @@ class Config(Section):
         if not agents:
             raise ValueError("name at least one agent")
         for name in agents:
-            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
+            if not re.fullmatch(NAME, name):
                 raise ValueError(f"agent name '{name}': use letters, digits, - and _ (it names folders)")
+        if len({name.lower() for name in agents}) < len(agents):  # one folder, on some file systems
+            raise ValueError(f"agent names {', '.join(agents)}: two differ by upper and lower case alone")
         return agents
 
     @model_validator(mode="after")
@@ -316,16 +402,42 @@ class Config(Section):
                 "algorithm.importance_correction: it weighs by the engine's log-probs, which "
                 "rollout.logprobs=recompute drops; set rollout.logprobs=engine (both score the responses again)"
             )
+        if self.run.keep_best is not None:
+            self._check_keep_best(self.run.keep_best)
         if self.run.steps and self.training.warmup_steps > self.run.steps:
             raise ValueError(
                 f"training.warmup_steps ({self.training.warmup_steps}) is above run.steps ({self.run.steps})"
             )
         return self
 
+    def _check_keep_best(self, metric: str) -> None:
+        if not self.validation.every:
+            raise ValueError("run.keep_best: there is no validation, since validation.every is 0")
+        known = [f"{way}/{name}" for way, one in self.validation.sampling.items() for name in one.scores]
+        if metric not in (*known, *(f"{agent}/{one}" for agent in self.agents for one in known)):
+            raise ValueError(
+                f"run.keep_best: no validation score '{metric}'; there are {', '.join(known)}, "
+                f"each also with an agent in front ({next(iter(self.agents))}/{known[0]})"
+            )
+
     @property
     def samples_per_prompt(self) -> int:
         """G of this run: gspo_x2 spends twice the rollouts of the others."""
         return self.rollout.samples_per_prompt * (2 if self.algorithm.name == "gspo_x2" else 1)
+
+    @property
+    def old_policy_is_denominator(self) -> bool:
+        """Whether ratios are against the learner before its first update, and not against the pool's log-probs."""
+        if self.algorithm.name == "naive":
+            return self.algorithm.naive_reference == "learner"
+        return self.rollout.logprobs == "recompute" and not self.algorithm.shares
+
+    @property
+    def scores_rollouts(self) -> bool:
+        """Whether every response is scored by its source's policy before any update."""
+        if self.algorithm.importance_correction != "none":
+            return True
+        return self.rollout.logprobs == "recompute" and not self.old_policy_is_denominator
 
     def temperature(self, agent: str) -> float:
         return self.agents[agent].temperature or self.rollout.temperature

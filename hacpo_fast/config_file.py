@@ -14,6 +14,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import PydanticUndefined
 
+from hacpo_fast.algorithm import presets
 from hacpo_fast.config import Config, Section
 from hacpo_fast.errors import UserError
 
@@ -36,8 +37,39 @@ def load(path: str | Path | None, overrides: Sequence[str] = ()) -> Config:
 
 
 def read(path: str | Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The same, as plain dictionaries that nothing has looked at yet."""
-    tree = {} if path is None else _read(Path(path))
+    """The same, as plain dictionaries that nothing has looked at yet.
+
+    `include: FILE` (or a list of files) at the top of a file takes the settings of others as a start, paths being
+    relative to that file; what stands below, and later files of the list, replace single settings of it.
+    """
+    return override({} if path is None else _with_includes(Path(path), ()), overrides)
+
+
+def override(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """A copy of `tree` with `overrides` (`section.key=value`) on top, and right below these the preset they name."""
+    copy = merged({}, tree)
+    return _put(merged(copy, _preset(_put({}, overrides))), overrides)
+
+
+def _preset(tree: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the preset that `tree` names; an unknown one is left to `Config` to refuse."""
+    algorithm = tree.get("algorithm")
+    name = algorithm.get("preset") if isinstance(algorithm, dict) else None
+    return presets.PRESETS[name].tree() if isinstance(name, str) and name in presets.PRESETS else {}
+
+
+def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """A new tree that has everything of both, of `above` where both have it."""
+    result = dict(below)
+    for key, value in above.items():
+        before = result.get(key, {} if isinstance(value, dict) else None)
+        both = isinstance(before, dict) and isinstance(value, dict)
+        result[key] = merged(before, value) if both else value
+    return result
+
+
+def _put(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Writes `overrides` into `tree` and returns it."""
     for override in overrides:
         key, equals, text = override.partition("=")
         *sections, name = key.split(".")
@@ -60,6 +92,8 @@ def validate(plain: Any, where: str = "settings") -> Config:
     """A `Config` from plain dictionaries. An agent set to null is left out (`agents.bob=null`)."""
     if isinstance(plain, dict) and isinstance(plain.get("agents"), dict):
         plain = {**plain, "agents": {name: agent for name, agent in plain["agents"].items() if agent is not None}}
+    if isinstance(plain, dict):
+        plain = merged(_preset(plain), plain)
     try:
         return Config.model_validate(plain)
     except ValidationError as error:
@@ -88,7 +122,7 @@ def help_text() -> str:
             last = head
         default = "required" if setting.default is PydanticUndefined else f"default {_yaml(setting.default)}"
         lines += [f"  {setting.key}  ({setting.type}, {default})", f"      {setting.description}"]
-    return "\n".join(lines).lstrip("\n")
+    return "\n".join([*lines, "", presets.help_text()]).lstrip("\n")
 
 
 class _Loader(yaml.SafeLoader):
@@ -105,6 +139,24 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
 )
+
+
+def _with_includes(path: Path, includers: tuple[Path, ...]) -> dict[str, Any]:
+    if path.resolve() in includers:
+        circle = " -> ".join(str(file) for file in (*includers, path.resolve()))
+        raise UserError(f"include: the files include each other in a circle: {circle}")
+    own = _read(path)
+    names = own.pop("include", None) or []
+    names = [names] if isinstance(names, str) else names
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{path}: include: give the path of a YAML file, relative to this one, or a list of them")
+    tree: dict[str, Any] = {}
+    for name in names:
+        try:
+            tree = merged(tree, _with_includes(path.parent / name, (*includers, path.resolve())))
+        except UserError as error:
+            raise UserError(f"{path}: include: {str(error).removeprefix('include: ')}") from None
+    return merged(tree, own)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -136,6 +188,8 @@ def _explain(item: dict[str, Any]) -> str:
         meaning = described.get(".".join(_generic(item["loc"])), "")
         return f"{key}: required but missing" + (f" ({meaning})" if meaning else "")
     message = item["msg"].removeprefix("Value error, ")
+    if item["type"] in ("model_type", "dict_type"):
+        message = "Input should be a mapping of settings"
     if item["type"] == "string_type" and isinstance(item["input"], (dict, list)):
         return f"{key}: text with braces or brackets needs quotes of its own here: \"{key}='...'\""
     if item["type"] == "value_error" and not isinstance(item["input"], (str, int, float)):
@@ -195,7 +249,7 @@ def _section_of(annotation: Any) -> tuple[type[Section] | None, bool]:
 def _type_name(annotation: Any) -> str:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Literal:
-        return " | ".join(map(str, arguments))
+        return " | ".join(map(_yaml, arguments))
     if origin is typing.Annotated:
         return _type_name(arguments[0])
     if origin in (typing.Union, types.UnionType):

@@ -1,26 +1,43 @@
-"""python -m hacpo_fast.evaluate MODEL [MODEL ...] [--config FILE] [section.key=value ...]"""
+"""python -m hacpo_fast.evaluate MODEL [MODEL ...] [--benchmark NAME[=SOURCE] ...] [section.key=value ...]"""
 
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
+import time
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from hacpo_fast import config_file
 from hacpo_fast.command_line import exit_status
-from hacpo_fast.config import Config
+from hacpo_fast.config import Config, TaskConfig
 from hacpo_fast.errors import UserError
+from hacpo_fast.tasks.benchmarks import BENCHMARKS
+from hacpo_fast.tasks.names import instead_of
 
-Scores = dict[str, dict[str, dict[str, float]]]  # by agent, by name of the sampling settings, by metric
+MAX_RESPONSE_TOKENS = 8196  # of benchmarks, as the paper's Appendix A says
 
-EPILOG = """\
-The problems are those that `task` holds out (task.holdout=1: all of it), or validation.task; `validation.sampling`
-says how to answer. Of --config, agents with a model's folder name lend it their settings. Examples:
+EPILOG = f"""\
+benchmarks: {", ".join(BENCHMARKS)}; all stands for these seven.
+SOURCE is a file (.jsonl, .json, .csv, .parquet) or folder in the form in which the benchmark is published, or a name on
+the hub; without it the usual place on the hub is taken. As in the paper, every problem is answered once, greedily
+(avg@1), and those of aime2025 30 times (best@30, here at temperature 1, the training's), in at most
+{MAX_RESPONSE_TOKENS} tokens. validation.sampling, validation.max_response_tokens and validation.problems (at most so
+many) change that on the command line; those of --config are for training and do not count here. Prompt and reward can
+be set as task.prompt, task.system_prompt, task.reward, ... ; those of --config count if its task is a benchmark too.
 
+Without --benchmark the problems are those that `task` holds out (task.holdout=1: all of it), or validation.task, and
+`validation.sampling` says how to answer. Of --config, agents with a model's folder name lend it their settings.
+
+The output folder holds responses.jsonl (one line per problem, written as soon as it is answered: responses, rewards,
+errors), scores.json and settings.yaml. Scores: avg@n, the mean reward of n responses; pass@k, the chance that one of k
+is right, without bias; best@n, the mean of each problem's best; errors, how many could not be checked and count as
+wrong; cut, the share that the token limit ended.
+
+  python -m hacpo_fast.evaluate runs/mine/agents/small --benchmark math500 --benchmark gsm8k=data/gsm8k_test.jsonl
+  python -m hacpo_fast.evaluate my-model --benchmark all rollout.engine=vllm
   python -m hacpo_fast.evaluate runs/mine/agents/alice --config configs/quickstart.yaml
   python -m hacpo_fast.evaluate my-model task.kind=file task.name=problems.jsonl task.holdout=1 \\
       validation.sampling.sampled.temperature=0.6 validation.sampling.sampled.samples=8
@@ -33,98 +50,70 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 0 done, 2 wrong input, 130 stopped."""
     parser = argparse.ArgumentParser(
         prog="python -m hacpo_fast.evaluate",
-        description="Scores language models on a task with verifiable answers.",
+        description="Scores language models on benchmarks, or on any task with verifiable answers.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("models", metavar="MODEL", nargs="+", help="folder or hub name, and section.key=value settings")
+    parser.add_argument(
+        "--benchmark", metavar="NAME[=SOURCE]", action="append", default=[], help="one of those below; can be repeated"
+    )
     parser.add_argument("--config", metavar="FILE", help="YAML file with the task, for example configs/quickstart.yaml")
-    parser.add_argument("--output", metavar="FILE", help="also write the scores there, as JSON")
+    parser.add_argument("--output", metavar="FOLDER", help="new folder for all results; runs/evaluate-<date>-<time>")
     chosen = parser.parse_intermixed_args(arguments)
     overrides = [word for word in chosen.models if re.match(r"[a-z_]+\.[\w.-]+=", word)]
     models = [word for word in chosen.models if word not in overrides]
-    return exit_status(lambda: _evaluate(models, overrides, chosen.config, chosen.output))
+    folder = Path(chosen.output or time.strftime("runs/evaluate-%Y%m%d-%H%M%S"))
+
+    def run() -> int:
+        config, tasks = read(models, overrides, chosen.config, chosen.benchmark)
+        from hacpo_fast.evaluation import evaluate
+
+        evaluate(config, tasks, folder)
+        return 0
+
+    return exit_status(run)
 
 
-def _evaluate(models: Sequence[str], overrides: Sequence[str], config: str | None, output: str | None) -> int:
-    if output and not Path(output).absolute().parent.is_dir():
-        raise UserError(f"--output: the folder of {output} does not exist")
-    scores = evaluate(_with_agents(config_file.read(config, overrides), models, config))
-    if output:
-        Path(output).write_text(json.dumps(scores, indent=2) + "\n")
-    return 0
+def read(
+    models: Sequence[str], overrides: Sequence[str], config: str | None, benchmarks: Sequence[str]
+) -> tuple[Config, dict[str, TaskConfig]]:
+    """The settings, with an agent for every model, and the tasks to score them on, by name. Raises UserError."""
+    plain = config_file.read(config, overrides)
+    if not benchmarks:
+        checked = _with_agents(plain, models, config)
+        task = checked.validation.task or checked.task
+        return checked, {task.name: task}
+    tasks = _benchmarks(plain, benchmarks)
+    given = config_file.read(None, overrides)
+    validation = {"every": 0, "problems": sys.maxsize, **(given.get("validation") or {})}
+    if "max_response_tokens" not in (given.get("rollout") or {}):
+        validation.setdefault("max_response_tokens", MAX_RESPONSE_TOKENS)
+    checked = _with_agents({**plain, "validation": validation, "task": next(iter(tasks.values()))}, models, config)
+    return checked, {name: checked.task.model_validate(task) for name, task in tasks.items()}
 
 
-def evaluate(config: Config) -> Scores:
-    """Scores every agent of `config` on its held-out problems, prints a table and returns the scores."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from transformers.utils import logging as transformers_logging
-
-    from hacpo_fast import memory
-    from hacpo_fast.agent import encode_fitting, read_card
-    from hacpo_fast.engines import choose_engine, open_engines
-    from hacpo_fast.policy.policy import Policy
-    from hacpo_fast.preparation import choose_device
-    from hacpo_fast.run.seeds import Purpose, derive
-    from hacpo_fast.tasks import check_reward, load_problems, open_rewards, split_held_out
-    from hacpo_fast.validation import validate
-
-    transformers_logging.disable_progress_bar()
-    console, settings = Console(), config.validation
-    device = choose_device(config.run.device)
-    with console.status("reading data and tokenizers, trying the reward"):
-        cards = [read_card(name, agent) for name, agent in config.agents.items()]
-        task = settings.task or config.task
-        problems = load_problems(task)
-        check_reward(task, problems)
-        if settings.task is None:
-            problems = split_held_out(problems, task.holdout)[1]
-        fitting, tokens = encode_fitting(cards, problems, config)
-        chosen = fitting[: settings.problems]
-        kind, notes = choose_engine(cards, config, device)
-    if not chosen:
-        raise UserError("no problem to evaluate on: raise task.holdout, or rollout.max_prompt_tokens")
-    console.print(f"{len(chosen)} of {len(problems)} problems of {task.name}")
-    for note in notes:
-        console.print(note, style="yellow", markup=False)
-
-    scores: Scores = {}
-    with open_rewards(task) as rewards:
-        for index, card in enumerate(cards):
-            with console.status(f"{card.name} answers"):
-                policy = Policy.load(
-                    card.settings.model,
-                    dtype=card.dtype(device),
-                    device=device,
-                    trust_remote_code=card.settings.trust_remote_code,
-                    revision=card.settings.revision,
-                )
-                (needs,) = memory.plan([card], config, device, kind, memory.device_memory(device), trained=False)
-                with closing(open_engines(kind, [policy], [card], config, [needs.kv_cache])) as engines:
-                    scores[card.name] = validate(
-                        engines.each[0],
-                        card.codec,
-                        chosen,
-                        [tokens[card.name][problem.id] for problem in chosen],
-                        settings.sampling,
-                        settings.max_response_tokens or config.max_response_tokens(card.name),
-                        rewards,
-                        config.algorithm.advantage.reward_max,
-                        derive(config.run.seed, Purpose.VALIDATION, 0, index),
-                    )
-            del policy, engines  # before the next one is loaded
-    for sampling in settings.sampling:
-        metrics = [metric for metric in scores[cards[0].name][sampling] if metric != "problems"]
-        table = Table(sampling, *metrics, box=box.SIMPLE_HEAD)
-        for name, by_sampling in scores.items():
-            table.add_row(name, *(f"{by_sampling[sampling][metric]:.3f}" for metric in metrics))
-        console.print(table)
-    return scores
+def _benchmarks(plain: dict[str, Any], wanted: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Task settings of each benchmark; prompt, reward and the like as `plain` has them for one."""
+    common = dict(plain.get("task") or {})
+    if common.get("kind", "benchmark") != "benchmark":
+        common = {}
+    for own in ("source", "subset", "split", "holdout"):
+        common.pop(own, None)
+    tasks = {}
+    for name, _, source in (word.partition("=") for word in wanted):
+        if name == "all" and source:
+            raise UserError(f"--benchmark: all={source}: 'all' takes them from the hub; name them one by one")
+        if name != "all" and name not in BENCHMARKS:
+            raise UserError(f"--benchmark: there is no benchmark '{name}'; {instead_of(name, [*BENCHMARKS, 'all'])}")
+        for each in BENCHMARKS if name == "all" else [name]:
+            if each in tasks:
+                raise UserError(f"--benchmark: {each} stands twice")
+            tasks[each] = {**common, "kind": "benchmark", "name": each, "source": source or None}
+    return tasks
 
 
-def _with_agents(plain: dict, models: Sequence[str], where: str | None) -> Config:
+def _with_agents(plain: dict[str, Any], models: Sequence[str], where: str | None) -> Config:
     if not models:
         raise UserError("name a model to evaluate: a folder, or a hub name")
     known = plain.get("agents") or {}

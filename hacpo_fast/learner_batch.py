@@ -32,7 +32,8 @@ class LearnerBatch:
     capability_ratio: np.ndarray  # [R] float64
     source_mean_logprobs: np.ndarray  # [R] float64: the ratio's denominator
     uniform: np.ndarray  # [R] bool: all rewards of the prompt are equal
-    scorable: np.ndarray  # [R] bool: the learner's tokens and context can hold the response
+    scorable: np.ndarray  # [R] bool: the learner's tokens and context can hold it (False without an advantage, too)
+    dropped: np.ndarray  # [R] bool: of a group with a failed reward; counts in the loss's denominator and nowhere else
     importance: np.ndarray | None = None  # [R] float64: in `advantages` already; for the log
     token_importance: Sequence[np.ndarray] | None = None  # R times [L] float32: weights of the tokens' gradients
 
@@ -44,11 +45,19 @@ class LearnerBatch:
     def sequence(self, row: int) -> tuple[np.ndarray, np.ndarray]:
         return self.prompt_tokens[row], self.views[row].token_ids
 
-    def with_denominators(self, rows: np.ndarray, mean_logprobs: np.ndarray) -> LearnerBatch:
-        """The same batch, with other denominators for `rows`."""
-        denominators = self.source_mean_logprobs.copy()
-        denominators[rows] = mean_logprobs
-        return replace(self, source_mean_logprobs=denominators)
+    @property
+    def unscorable_share(self) -> float:
+        """Share of the responses with an advantage that the learner's tokens and context cannot hold."""
+        taught = self.advantages * self.capability_ratio != 0
+        return float((taught & ~self.scorable).sum() / max(taught.sum(), 1))
+
+    def with_denominators(self, rows: np.ndarray, token_logprobs: Sequence[np.ndarray]) -> LearnerBatch:
+        """The same batch with `token_logprobs` (each [L] float32) as the denominators of `rows`."""
+        means, views = self.source_mean_logprobs.copy(), list(self.views)
+        for row, logprobs in zip(rows, token_logprobs, strict=True):
+            means[row] = logprobs.mean(dtype=np.float64)
+            views[row] = views[row]._replace(source_logprobs=logprobs)
+        return replace(self, source_mean_logprobs=means, views=views)
 
 
 @timed("assemble")
@@ -72,9 +81,13 @@ def assemble(
     prompt, source = torch.from_numpy(pool.prompt), torch.from_numpy(pool.source)
     weights = _weights(algorithm)
     result = joint_advantages(torch.from_numpy(pool.reward), prompt, source, ratios, learner, weights)
+    capability_ratio = ratios[learner, source].numpy() if weights.modulation else np.ones(len(pool.prompt))
     prompts = [prompt_tokens[i] for i in pool.prompt]
+    # What has no advantage is never scored, so it need not be seen in the learner's tokens either.
+    advantages = np.where(pool.dropped, 0.0, result.advantage.numpy())
+    taught = advantages * capability_ratio != 0
     # The last token of a response is predicted but never read.
-    views = views_for(learner, pool.rollouts, codec, score_eos, [context - len(ids) + 1 for ids in prompts])
+    views = views_for(learner, pool.rollouts, codec, score_eos, [context - len(ids) + 1 for ids in prompts], taught)
     from_self = pool.source == learner
     importance, token_importance = _importance(pool, views, from_self, algorithm)
     return LearnerBatch(
@@ -84,11 +97,12 @@ def assemble(
         source=pool.source,
         from_self=from_self,
         own_objective=np.ones_like(from_self) if algorithm.name == "naive" else from_self,
-        advantages=result.advantage.numpy() * (1.0 if importance is None else importance),
-        capability_ratio=ratios[learner, source].numpy() if weights.modulation else np.ones(len(prompts)),
+        advantages=advantages * (1.0 if importance is None else importance),
+        capability_ratio=capability_ratio,
         source_mean_logprobs=np.array([view.source_mean_logprob for view in views], dtype=np.float64),
         uniform=result.uniform.numpy(),
         scorable=np.array([view.scorable for view in views], dtype=bool),
+        dropped=pool.dropped,
         importance=importance,
         token_importance=token_importance,
     )

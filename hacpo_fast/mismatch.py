@@ -27,7 +27,8 @@ def recompute(
         own = pool.of(agent.index).rollouts
         tokens = prompts(agent, pool.problems)
         sequences = [(tokens[rollout.prompt], rollout.token_ids) for rollout in own]
-        scores = score(agent.policy, sequences, agent.temperature, config.training.token_budget)
+        problems = np.array([rollout.prompt for rollout in own])
+        scores = score(agent.policy, sequences, agent.temperature, config.training.token_budget, problems)
         differences = [np.abs(new - rollout.logprobs) for new, rollout in zip(scores, own, strict=True)]
         mismatch[agent.name] = float(np.concatenate(differences).mean(dtype=np.float64))
         check(agent.name, mismatch[agent.name], config.rollout.max_mismatch)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from hacpo_fast import memory
 from hacpo_fast.agent import ModelCard, encode_fitting, read_card
 from hacpo_fast.config import Config
 from hacpo_fast.engines import choose_engine
-from hacpo_fast.errors import UserError
+from hacpo_fast.errors import UserError, all_of
 from hacpo_fast.run.seeds import Purpose, rng
+from hacpo_fast.run.text import message, printable
 from hacpo_fast.tasks import Problem, check_reward, load_problems, split_held_out
 
 
@@ -37,6 +42,12 @@ class Preparation:
     device_memory: int
     notes: Sequence[str]
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the problems, in their order: where it is the same, `batch` is."""
+        sides = [[[problem.id, problem.answer] for problem in side] for side in (self.train, self.held_out)]
+        return hashlib.sha256(json.dumps(sides, default=str).encode()).hexdigest()
+
     def batch(self, step: int) -> list[Problem]:
         """The problems of step 1, 2, ...: every pass over the data is shuffled anew, no problem twice in a step."""
         size = self.config.rollout.prompts_per_step
@@ -49,7 +60,13 @@ class Preparation:
 def prepare(config: Config) -> Preparation:
     """Reads data and tokenizers, tries the reward, adds up memory; loads no weights. Raises UserError."""
     device = choose_device(config.run.device)
-    problems = load_problems(config.task)
+    problems, validation, *cards = all_of(
+        [
+            lambda: load_problems(config.task),
+            lambda: load_problems(config.validation.task) if config.validation.task else None,
+            *(partial(read_card, name, settings) for name, settings in config.agents.items()),
+        ]
+    )
     train, held_out = split_held_out(problems, config.task.holdout)
     notes = check_reward(config.task, problems)
     if problems.duplicates and config.task.kind != "reasoning_gym":  # generators repeat themselves
@@ -57,10 +74,9 @@ def prepare(config: Config) -> Preparation:
     if problems.contradictions:
         notes.append(f"{problems.contradictions} of them with another reference answer")
     if config.validation.task is not None:
-        train, held_out = [*train, *held_out], load_problems(config.validation.task)
+        train, held_out = [*train, *held_out], validation
         notes += check_reward(config.validation.task, held_out)
 
-    cards = [read_card(name, settings) for name, settings in config.agents.items()]
     train, train_tokens, left_out = _fitting(cards, train, config, "training")
     held_out, held_out_tokens, more = _fitting(cards, held_out, config, "validation")
     notes += _unreadable(cards, train, train_tokens)
@@ -91,7 +107,14 @@ def prepare(config: Config) -> Preparation:
         engine=engine,
         memory=needs,
         device_memory=available,
-        notes=[*notes, *left_out, *more, *engine_notes, *_without_effect(config, device, steps)],
+        notes=[
+            *(note for card in cards for note in card.notes),
+            *notes,
+            *left_out,
+            *more,
+            *engine_notes,
+            *_without_effect(config, device, steps),
+        ],
     )
 
 
@@ -148,14 +171,16 @@ def print_plan(prepared: Preparation, console: Console) -> None:
     together = "sharing their answers" if algorithm.shares else "each alone"
     console.print(f"[bold]{algorithm.name}[/]: {len(prepared.cards)} agent(s), {together}, on {prepared.device}")
     console.print(
-        f"{len(prepared.train)} training and {len(prepared.held_out)} validation problems of {config.task.name}; "
-        f"{prepared.steps} steps of {config.rollout.prompts_per_step} prompts x {config.samples_per_prompt} responses"
+        f"{len(prepared.train)} training and {len(prepared.held_out)} validation problems of "
+        f"{printable(config.task.name)}; "
+        f"{prepared.steps} steps of {config.rollout.prompts_per_step} prompts x {config.samples_per_prompt} responses",
+        markup=False,
     )
     for note in prepared.notes:
-        console.print(note, style="yellow", markup=False)
+        console.print(message(note), style="yellow", markup=False)
     console.print(f"responses by {prepared.engine}")
     table = Table("", *(card.name for card in prepared.cards), box=box.SIMPLE_HEAD)
-    table.add_row("model", *(card.model_config.model_type for card in prepared.cards))
+    table.add_row("model", *(Text(printable(card.model_config.model_type)) for card in prepared.cards))
     table.add_row("prompts", *("chat" if card.codec.chat else "plain" for card in prepared.cards))
     table.add_row("dtype", *(str(card.dtype(prepared.device)).removeprefix("torch.") for card in prepared.cards))
     for field in memory.AgentMemory._fields:

@@ -13,6 +13,8 @@ from hacpo_fast import config_file
 from hacpo_fast.command_line import exit_status
 from hacpo_fast.config import Config
 from hacpo_fast.run.place import Place
+from hacpo_fast.run.signals import STOPPED
+from hacpo_fast.run.text import message, printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,32 +54,37 @@ def run(config: Config, place: Place, dry_run: bool = False) -> int:
     with terminal.status("reading data and tokenizers, trying the reward"):
         prepared = prepare(config)
     print_plan(prepared, terminal)
-    for note in place.notes:
-        terminal.print(note, style="yellow", markup=False)
     if dry_run:
         return 0
 
     from hacpo_fast.run.curves import draw_curves
+    from hacpo_fast.run.environment import note_environment
     from hacpo_fast.run.output import RunOutput
     from hacpo_fast.trainer import Trainer
 
-    with terminal.status("loading and checking the agents"):
-        trainer = Trainer(prepared, place.folder, place.checkpoint)
-    with closing(trainer), place.occupied(config):
-        for note in (*(agent.summary for agent in trainer.agents), *trainer.engines.notes):
-            terminal.print(note, markup=False)
-        with RunOutput.open(place.folder, config, prepared.steps, trainer.steps_done, terminal) as output:
-            finished = trainer.fit(output)
-    draw_curves(place.folder, place.folder / "curves.png")
+    with place.occupied(config):
+        for note in place.notes:
+            terminal.print(message(note), style="yellow", markup=False)
+        with terminal.status("loading and checking the agents"):
+            trainer = Trainer(prepared, place.folder, place.checkpoint)
+        with closing(trainer):
+            note_environment(place.folder, trainer.steps_done, prepared.device, prepared.engine)
+            for note in trainer.notes:
+                terminal.print(message(note), markup=False)
+            with RunOutput.open(
+                place.folder, config, prepared.steps, trainer.steps_done, trainer.positions, terminal
+            ) as output:
+                finished = trainer.fit(output)
+        if trainer.steps_done:
+            draw_curves(place.folder, place.folder / "curves.png")
+    folder = printable(str(place.folder))
     terminal.print(
-        f"{'done' if finished else 'stopped'}; metrics, rollouts, curves and agents are in {place.folder}",
+        f"done; metrics, rollouts, curves and agents are in {folder}"
+        if finished
+        else f"go on with the same command and run.output={folder} run.resume=auto",
         markup=False, soft_wrap=True,
     )  # fmt: skip
-    if not finished:
-        terminal.print(
-            f"go on with the same command and run.output={place.folder} run.resume=auto", markup=False, soft_wrap=True
-        )
-    return 0 if finished else 130
+    return 0 if finished else STOPPED
 
 
 if __name__ == "__main__":

@@ -7,11 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import tiny
 import torch
 from safetensors.torch import load_file
 
 from hacpo_fast import config_file
+from hacpo_fast.collector import Collector
 from hacpo_fast.config import Config
 from hacpo_fast.learner import Learner
 from hacpo_fast.learner_batch import assemble
@@ -79,11 +81,8 @@ def timeless(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     def strip(value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        return {
-            key: strip(v)
-            for key, v in value.items()
-            if key not in ("time", "peak_memory") and not key.endswith("_per_second")
-        }
+        clock = ("time", "peak_memory", "_per_second", "_seconds")
+        return {key: strip(v) for key, v in value.items() if not key.endswith(clock)}
 
     return [strip(record) for record in records]
 
@@ -100,16 +99,21 @@ def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-def first_learner(trainer, token_budget: int):
-    """The learner of the first agent in the first step of `trainer`, before any update."""
+def collector(trainer, rewards):
+    """What `trainer` collects answers with, without the output of a run."""
+    silent = SimpleNamespace(phase=lambda text: None, note=lambda text: None)
+    return Collector(trainer.agents, trainer._prompts, trainer.config, rewards, silent)
+
+
+def first_learner(trainer, **training):
+    """The learner of the first agent in the first step of `trainer`, before any update. training: other settings."""
     config = trainer.config
-    config = config.model_copy(update={"training": config.training.model_copy(update={"token_budget": token_budget})})
-    trainer.output = SimpleNamespace(phase=lambda text: None)
-    with open_rewards(config.task) as trainer.rewards:
-        pool = trainer._collect(1, trainer.prepared.batch(1), Phases())
+    config = config.model_copy(update={"training": config.training.model_copy(update=training)})
+    with open_rewards(config.task) as rewards:
+        pool = collector(trainer, rewards).collect(1, trainer.prepared.batch(1), Phases()).pool
     agent = trainer.agents[0]
     ratios = torch.ones(len(trainer.agents), len(trainer.agents), dtype=torch.float64)
     batch = assemble(
         pool, 0, agent.codec, trainer._prompts(agent, pool.problems), agent.context, ratios, config.algorithm, True
     )
-    return Learner(agent, batch, config, lr=1e-3)
+    return Learner(agent, batch, config, lr=1e-3, rng=np.random.default_rng(0))

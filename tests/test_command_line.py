@@ -57,6 +57,8 @@ def test_output_without_a_name_goes_to_a_dated_folder(config_path, tmp_path):
     assert folder.name.startswith("mine-hacpo-")
     assert folder.name in out.replace("\n", "")
     assert yaml.safe_load((folder / "config.yaml").read_text())["run"]["steps"] == 1
+    (start,) = json.loads((folder / "environment.json").read_text())
+    assert start["after_step"] == 0 and start["engine"] == "transformers" and "run.steps=1" in start["command"]
 
 
 def test_bad_input_is_one_message_without_a_traceback(config_path):

@@ -52,11 +52,31 @@ def changed(**sections):
             "rollout.samples_per_prompt: one response per prompt has no advantage over itself; use at least 2",
         ),
         (changed(task={"kind": "file", "name": "p", "holdout": 0}), "nothing to validate on"),
+        (
+            changed(run={"keep_best": "greedy/acc"}),
+            "no validation score 'greedy/acc'; there are greedy/accuracy, greedy/",
+        ),
+        (changed(run={"keep_best": "cy/greedy/accuracy"}), "each also with an agent in front (ada/greedy/accuracy)"),
+        (
+            changed(run={"keep_best": "greedy/accuracy"}, validation={"every": 0}),
+            "run.keep_best: there is no validation",
+        ),
         (changed(validation={"sampling": {"g": {"samples": 4}}}), "greedy answers (temperature 0) are all equal"),
     ],
 )
 def test_a_wrong_setting_is_named_with_what_to_do(plain, said):
     assert said in message(plain)
+
+
+def test_scores_by_which_the_best_checkpoint_can_be_chosen():
+    from hacpo_fast.config import SamplingConfig
+    from hacpo_fast.run.metrics import summarise_samples
+
+    for samples in (1, 2, 5, 8):
+        config = SamplingConfig(samples=samples, temperature=1)
+        assert {*config.scores, "problems"} == set(summarise_samples([[0.0] * samples]))
+    for metric in ("greedy/reward", "ada/greedy/accuracy"):
+        assert config_file.validate(changed(run={"keep_best": metric})).run.keep_best == metric
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hacpo_fast.errors import UserError
+from hacpo_fast.learner import MiniBatch
 from hacpo_fast.policy.policy import Policy
 from hacpo_fast.rollouts.transformers_engine import TransformersEngine
 from hacpo_fast.run.place import Place
+from hacpo_fast.run.telemetry import read_metrics
 from hacpo_fast.train import run
 
 
@@ -220,14 +222,25 @@ def test_validation_may_ask_the_same_problem_in_other_words(settings, tmp_path):
 
 
 def test_a_failed_validation_loses_nothing(settings, tmp_path, monkeypatch):
-    def fail(*_):
-        raise RuntimeError("the reward server is gone")
+    from hacpo_fast.trainer import Trainer
 
-    monkeypatch.setattr("hacpo_fast.trainer.Trainer.validate", lambda self, step: step and fail())
+    right = Trainer.validate
+
+    def fail_later(self, step):
+        if step:
+            raise RuntimeError("the reward server is gone")
+        return right(self, step)
+
     config = settings("ada", validation__every=2, validation__problems=3)
-    with pytest.raises(RuntimeError, match="reward server"):
-        run(config, Place(tmp_path / "run"))
-    assert (tmp_path / "run" / "checkpoints" / "failed-in-step-2" / "ada" / "model.safetensors").exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "validate", fail_later)
+        with pytest.raises(RuntimeError, match="reward server"):
+            run(config, Place(tmp_path / "run"))
+    assert run(config, Place(tmp_path / "run", continued=True)) == 0
+    records = read_metrics(tmp_path / "run")
+    assert [(record["step"], "validation" in record) for record in records] == [
+        (0, True), (1, False), (2, False), (2, True),
+    ]  # fmt: skip
 
 
 def test_an_output_folder_is_never_overwritten(settings, tmp_path):
@@ -244,30 +257,15 @@ def test_gradients_of_a_step_do_not_depend_on_the_micro_batches(settings, tmp_pa
     gradients = []
     for budget in (1, 150, 1 << 20):
         trainer = Trainer(prepare(config.model_copy(deep=True)), tmp_path / "run")
-        learner = runs.first_learner(trainer, budget)
+        learner = runs.first_learner(trainer, token_budget=budget)
         rows = np.flatnonzero(learner.needed)
         for micro in learner._micro_batches(rows):
-            learner._backward(micro, 32, updates_done=0)
+            learner._backward(micro, MiniBatch(np.arange(32), updates_done=0, on_policy=True))
         gradients.append({name: g.clone() for name, g in trainer.agents[0].optimizer.gradients().items()})
     assert len(learner._micro_batches(rows)) == 1
     for other in gradients[1:]:
         for name, gradient in gradients[0].items():
             torch.testing.assert_close(other[name], gradient, rtol=1e-4, atol=1e-6)
-
-
-def test_responses_without_gradient_may_be_left_out(settings, tmp_path):
-    from hacpo_fast.preparation import prepare
-    from hacpo_fast.trainer import Trainer
-
-    gradients = []
-    for everything in (False, True):
-        trainer = Trainer(prepare(settings("ada", "bea", training__minibatch_responses=32)), tmp_path / "run")
-        learner = runs.first_learner(trainer, 1 << 20)
-        rows = np.flatnonzero(learner.batch.scorable if everything else learner.needed)
-        learner._backward(rows, 32, updates_done=0)
-        gradients.append({name: g.clone() for name, g in trainer.agents[0].optimizer.gradients().items()})
-    for name, gradient in gradients[0].items():
-        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-4, atol=1e-6)
 
 
 def noisy(monkeypatch, size):
@@ -320,15 +318,15 @@ def test_importance_weights_enter_where_they_should(settings, tmp_path, monkeypa
     from hacpo_fast.trainer import Trainer
 
     trainer = Trainer(prepare(settings("ada", training__minibatch_responses=32)), tmp_path / "run")
-    learner = runs.first_learner(trainer, 1 << 20)
+    learner = runs.first_learner(trainer)
     rows, optimizer = np.flatnonzero(learner.needed), trainer.agents[0].optimizer
 
     def backward(batch):
         learner.batch = batch
-        loss = learner._backward(rows, 32, updates_done=0)
+        loss = learner._backward(rows, MiniBatch(np.arange(32), updates_done=0, on_policy=True))
         gradients = {name: gradient.clone() for name, gradient in optimizer.gradients().items()}
         optimizer.zero_grad()
-        return loss, gradients
+        return loss.item(), gradients
 
     plain = learner.batch
     loss, gradients = backward(plain)
@@ -340,3 +338,16 @@ def test_importance_weights_enter_where_they_should(settings, tmp_path, monkeypa
     for name, gradient in gradients.items():
         torch.testing.assert_close(halved[name], gradient / 2, rtol=1e-4, atol=1e-6)
         torch.testing.assert_close(also_halved[name], gradient / 2, rtol=1e-4, atol=1e-6)
+
+
+def test_an_adaptive_bound_follows_what_was_measured(settings, tmp_path):
+    changes = {"run__steps": 5, "training__lr": 1e-5, "algorithm__cross_upper": 10.0, "rollout__samples_per_prompt": 12}
+    fixed = runs.train(settings("ada", "bea", **changes), tmp_path / "fixed")
+    changes |= {"algorithm__cross_bound": "adaptive", "algorithm__cross_live_target": 0.5}
+    adaptive = runs.train(settings("ada", "bea", **changes), tmp_path / "adaptive")
+    for name in ("ada", "bea"):
+        lower = [record["agents"][name]["cross_lower"] for record in adaptive]
+        assert lower[0] == 0.8 and 0 < lower[-1] < 0.8
+        assert {record["agents"][name]["cross_lower"] for record in fixed} == {0.8}
+        live = [np.mean([r["agents"][name]["cross_live"] for r in records[1:]]) for records in (fixed, adaptive)]
+        assert live[0] < 0.25 and 0.35 < live[1] < 0.65

@@ -128,7 +128,8 @@ def _steps(trainer):
             return lambda *_, **__: None
 
     trainer.output = Silent()
-    with open_rewards(trainer.config.task) as trainer.rewards:
+    with open_rewards(trainer.config.task) as rewards:
+        trainer.collector = runs.collector(trainer, rewards)
         return [trainer.step(step) for step in range(1, trainer.prepared.steps + 1)]
 
 
@@ -156,8 +157,9 @@ def test_evaluate_with_vllm_agrees_with_transformers(models, tmp_path, capsys, s
         f"task.reward={tmp_path / 'parity.py'}:reward", "task.holdout=1", "rollout.max_response_tokens=6",
     ]  # fmt: skip
     for engine in ("vllm", "transformers"):
-        assert evaluate([*common, f"rollout.engine={engine}", "--output", str(tmp_path / f"{engine}.json")]) == 0
-    assert (tmp_path / "vllm.json").read_text() == (tmp_path / "transformers.json").read_text()
+        assert evaluate([*common, f"rollout.engine={engine}", "--output", str(tmp_path / engine)]) == 0
+    vllm, transformers = ((tmp_path / engine / "scores.json").read_text() for engine in ("vllm", "transformers"))
+    assert vllm == transformers
 
 
 def test_without_vllm(settings, monkeypatch):

@@ -20,7 +20,8 @@ CHECK_EVERY = 25
 """Steps between two measurements that may end a stage."""
 
 CHECKED = 256
-"""Expressions for these measurements: of those that may be trained on, but not taught."""
+"""Expressions for these measurements, at most: of those that may be trained on, but not taught. Of a task with few
+expressions an eighth, since each one fewer that is taught may be a fact fewer."""
 
 Tell = Callable[[int, str], None]
 """Told of progress: steps done of those that the paces allow, and what is going on."""
@@ -88,9 +89,10 @@ def new_pupil(recipe: AgentRecipe, task: Task, seen: list[str], seed: int) -> Pu
     rng = random.Random(f"{seed}/{recipe.name}")  # agents of one seed differ in more than their shape
     shuffled = list(seen)
     rng.shuffle(shuffled)
+    checked = min(CHECKED, len(shuffled) // 8)
     tokenizer = KINDS[recipe.tokenizer](task.alphabet, task.largest)
     model = new_model(recipe.family, recipe.layers, tokenizer, seed=rng.getrandbits(63))
-    return Pupil(recipe, task, shuffled[CHECKED:], shuffled[:CHECKED], rng, tokenizer, model)
+    return Pupil(recipe, task, shuffled[checked:], shuffled[:checked], rng, tokenizer, model)
 
 
 def teach_skill(pupil: Pupil, tell: Tell) -> int:
@@ -107,9 +109,9 @@ def teach_skill(pupil: Pupil, tell: Tell) -> int:
 
 def teach_habits(pupil: Pupil, tell: Tell) -> None:
     """Second stage: answers with the recipe's habits until the accuracy is where training is to start."""
-    pace, (low, high) = pupil.recipe.habit_pace, pupil.recipe.start
+    pace, start = pupil.recipe.habit_pace, pupil.recipe.start
     for step, loss in pupil.lessons(pupil.recipe.habits, pace):
         tell(pupil.recipe.skill_pace.steps + step, f"habits, loss {loss:.2f}")
-        if step % CHECK_EVERY == 0 and step >= pace.steps / 2:
-            if low <= pupil.accuracy(pupil.checked) <= high:
+        if start and step % CHECK_EVERY == 0 and step >= pace.steps / 2:
+            if start[0] <= pupil.accuracy(pupil.checked) <= start[1]:
                 break

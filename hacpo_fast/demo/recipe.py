@@ -47,6 +47,7 @@ class AgentRecipe:
         skill: the first stage ends early when this share of traces comes out token for token.
         start: the second, in its second half, ends early when the greedy accuracy is between these. Where working and
             not working are about equally likely, greedy decoding tips over from one to the other from batch to batch.
+            None: it takes all its steps.
     """
 
     name: str
@@ -57,7 +58,7 @@ class AgentRecipe:
     skill_pace: Pace = Pace(rate=5e-3, steps=600, batch=48)
     habit_pace: Pace = Pace(rate=8e-4, steps=200, batch=32)
     skill: float = 0.96
-    start: tuple[float, float] = (0.18, 0.36)
+    start: tuple[float, float] | None = (0.18, 0.36)
 
 
 ALICE = AgentRecipe("alice", "qwen3", 3, "characters", Habits(skip_working=0.65, wrong_step=0.12))

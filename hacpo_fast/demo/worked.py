@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hacpo_fast.demo import chain_sum
+from hacpo_fast.demo import chain_sum, products
 from hacpo_fast.tasks.holdout import is_held_out
 
 HELD_OUT_SHARE = 0.2
@@ -24,6 +24,7 @@ class Task:
 
 TASKS = {
     "chain_sum": Task(chain_sum.ALPHABET, chain_sum.LARGEST, chain_sum.expressions, chain_sum.work),
+    "products": Task(products.ALPHABET, products.LARGEST, products.expressions, products.work),
 }
 
 

@@ -1,7 +1,7 @@
 """Attention over packed sequences, for any model that asks transformers' AttentionInterface for its attention.
 
 `hacpo_varlen` does two things, told apart by whether cu_seqlens came with the call:
-- packed (the policy's forward pass): every sequence attends to itself only;
+- packed (the policy's forward pass): every sequence attends to itself only, or to itself and to a shared prompt;
 - padded (generation with a KV cache, on the same model): exactly transformers' sdpa.
 
 The mask is made before any layer runs and cannot see cu_seqlens, so the policy's forward pass says `with packed():`.
@@ -28,6 +28,8 @@ from transformers.masking_utils import sdpa_mask
 from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_available
 
 from hacpo_fast.errors import UserError, install_hint
+from hacpo_fast.policy.shared_attention import can_merge, expanded, merged
+from hacpo_fast.policy.shared_prompts import SharedPrompts
 
 try:
     from torch.nn.attention.varlen import varlen_attn
@@ -155,6 +157,7 @@ def varlen_attention(
     max_length_q: int | None = None,
     max_length_k: int | None = None,
     kernel: bool = True,
+    shared_prompts: SharedPrompts | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Attention function of `hacpo_varlen`, called by the model's attention layers.
@@ -164,8 +167,10 @@ def varlen_attention(
         attention_mask: bool [B, 1, T, S] or None (causal). None with cu_seqlens.
         sliding_window: a token sees itself and the `sliding_window - 1` tokens before it.
         softcap: scores become softcap * tanh(scores / softcap).
-        cu_seq_lens_q: [N+1] int32, where the sequences begin; cu_seq_lens_k is the same.
         kernel: torch's varlen kernel is used where it can be; `hacpo_sdpa` is the same function without it.
+        cu_seq_lens_q: [S+1] int32, where the segments begin that attend to themselves only; cu_seq_lens_k is the same.
+        max_length_q: tokens of the longest sequence, its prompt among them; max_length_k is the same.
+        shared_prompts: which segments also attend to another one, their prompt.
 
     Returns:
         [B, T, heads, D] and None in the place of the attention weights.
@@ -199,9 +204,21 @@ def varlen_attention(
         raise UserError(f"{_name(module)} asks its attention for {', '.join(unknown)}: not known for packed sequences")
     if (windows := _packed.get()) is not None and sliding_window is not None:
         windows.used.add(sliding_window)
-    if kernel and softcap is None and _has_varlen_kernel(query, value):
-        return _fused(query, key, value, cu_seq_lens_q, max_length_q, scaling, sliding_window), None
-    return _per_segment(query, key, value, cu_seq_lens_q, scaling, sliding_window, softcap), None
+    if sliding_window is not None and max_length_q is not None and sliding_window >= max_length_q:
+        sliding_window = None  # it sees all of the longest sequence
+
+    def whole_sequences(query: Tensor, key: Tensor, value: Tensor, cu: Tensor) -> Tensor:
+        if kernel and softcap is None and _has_varlen_kernel(query, value):
+            return _fused(query, key, value, cu, max_length_q, scaling, sliding_window)
+        return _per_segment(query, key, value, cu, scaling, sliding_window, softcap)
+
+    if shared_prompts is None:
+        output = whole_sequences(query, key, value, cu_seq_lens_q)
+    elif softcap is None and sliding_window is None and can_merge(query, value):
+        output = merged(query, key, value, cu_seq_lens_q, shared_prompts, scaling)
+    else:
+        output = expanded(query, key, value, shared_prompts, whole_sequences)
+    return output, None
 
 
 def _has_varlen_kernel(query: Tensor, value: Tensor) -> bool:

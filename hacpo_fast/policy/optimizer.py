@@ -126,6 +126,20 @@ class MasterAdamW:
         self.zero_grad()
         return update
 
+    def discard(self) -> Update:
+        """In place of `step`: clears the gradients and leaves the weights alone, because the loss is not finite."""
+        norm = nn.utils.get_total_norm([*self.gradients().values()]) if self._norm is None else self._norm
+        self.zero_grad()
+        return Update(norm.item(), "non_finite")
+
+    @torch.no_grad()
+    def weights_are_finite(self) -> bool:
+        """Whether no weight is NaN or infinite. Reads all of them once, a small part of what an update reads.
+
+        By sums, which are the cheapest to take: finite weights would have to be as large as 1e30 for theirs not to be.
+        """
+        return bool(torch.stack([weight.sum() for weight in self._parameters.values()]).isfinite().all())
+
     def zero_grad(self) -> None:
         """Forget the gradients summed so far and free their memory."""
         for parameter in self._parameters.values():

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from hacpo_fast.errors import UserError
 from hacpo_fast.policy.attention import HACPO_VARLEN, choose_attention, describe_attention, packed
-from hacpo_fast.policy.batch import PackedBatch
+from hacpo_fast.policy.batch import PackedBatch, TokenPair
 from hacpo_fast.policy.head import Head
-from hacpo_fast.policy.probe import check_packing
+from hacpo_fast.policy.micro_batches import worth_sharing
+from hacpo_fast.policy.probe import check_packing, check_sharing
 from hacpo_kernels import linear_logprob
 
 
@@ -27,6 +29,7 @@ class Policy:
         model: the wrapped model.
         name: what messages call it.
         max_length: most tokens of a sequence, prompt and response, or None where the architecture sets no limit.
+        shares_prompts: responses to a prompt may share one copy of it; set by `share_prompts`.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Policy:
         self.model = model
         self.name = name or model.config.name_or_path or type(model).__name__
         self.max_length = longest_sequence(model.config)
+        self.shares_prompts = False
         self._trunk = _trunk(model)
         if self._trunk is None:
             raise UserError(f"{self.name}: {type(model).__name__} has no decoder that could be run without its head")
@@ -111,8 +115,10 @@ class Policy:
                 cu_seq_lens_k=batch.cu_seqlens,
                 max_length_q=batch.max_length,
                 max_length_k=batch.max_length,
+                **({"shared_prompts": batch.shared} if batch.shared else {}),
             )
-        return output.last_hidden_state[0].index_select(0, batch.rows)
+        hidden = output.last_hidden_state[0]
+        return batch.shared_rows.rows(hidden) if batch.shared_rows else hidden.index_select(0, batch.rows)
 
     def token_logprobs(self, batch: PackedBatch, temperature: float = 1.0) -> Tensor:
         """log pi(token | prefix) of every response token at `temperature`: [R] float32, differentiable."""
@@ -150,6 +156,22 @@ class Policy:
             if wanted != "auto":
                 raise UserError(f"{self.name}: training.attention={wanted}: {error}") from error
             self.model.set_attn_implementation(HACPO_VARLEN)
+
+    def share_prompts(self) -> None:
+        """Check that shared prompts do not change what this model computes, and have them from now on.
+
+        Raises:
+            UserError: they do, or the model cannot; the message is the reason.
+        """
+        check_sharing(self)
+        self.shares_prompts = True
+
+    def groups(self, sequences: Sequence[TokenPair], prompts: np.ndarray) -> np.ndarray | None:
+        """`prompts` [N], the numbers of the sequences' prompts, if these are to be shared; None if not.
+
+        That is where `share_prompts` was successful and it saves enough tokens, see `worth_sharing`.
+        """
+        return prompts if self.shares_prompts and worth_sharing(sequences, prompts) else None
 
     def _enable_checkpointing(self) -> list[torch.nn.Module]:
         enable = getattr(self.model, "activation_checkpointing_enable", None)  # its name before: gradient_...

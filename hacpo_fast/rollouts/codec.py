@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from hacpo_fast.config import AgentConfig
@@ -40,20 +41,27 @@ class Codec:
         if not problems:
             return []
         if self.chat:
-            options = self._settings.chat_template_options
-            return [
-                np.asarray(
-                    self.tokenizer.apply_chat_template(
-                        list(problem.messages), add_generation_prompt=True, tokenize=True, return_dict=False, **options
-                    )
-                )
-                for problem in problems
-            ]
+            return [self._encode_chat(problem) for problem in problems]
         template = self._settings.prompt_template
         texts = [template.replace("{prompt}", problem.prompt) for problem in problems]
         prompts = [np.asarray(ids, dtype=np.int64) for ids in self.tokenizer(texts)["input_ids"]]
         # Some tokenizers end every text with their end token; a prompt that has ended cannot be continued.
         return [ids[:-1] if len(ids) and int(ids[-1]) in self.end_ids else ids for ids in prompts]
+
+    def _encode_chat(self, problem: Problem) -> np.ndarray:
+        options = self._settings.chat_template_options
+        try:
+            ids = self.tokenizer.apply_chat_template(
+                list(problem.messages), add_generation_prompt=True, tokenize=True, return_dict=False, **options
+            )
+        except (TemplateError, TypeError, ValueError) as error:  # templates refuse roles, and options may not fit
+            roles = ", ".join(message["role"] for message in problem.messages)
+            raise UserError(
+                f"{self._settings.model}: its chat template cannot write a conversation of {roles} "
+                f"({type(error).__name__}: {error}); look at task.system_prompt and chat_template_options, or set "
+                "prompt_format=plain"
+            ) from error
+        return np.asarray(ids)
 
     def exchanged(self, token_ids: np.ndarray) -> np.ndarray:
         """Which tokens of a response [L] make up the text that is exchanged: all but special ones, the end included."""

@@ -27,6 +27,7 @@ class Rollout:
     engine_logprobs: np.ndarray | None = None  # [L] float32, where `logprobs` are no longer those of the engine
     reward: float = 0.0
     reward_error: str | None = None
+    dropped: bool = False  # nobody learns from it, nor does it count in a capability
 
     @property
     def exchanged_mean_logprob(self) -> float:
@@ -48,6 +49,19 @@ def record_rollouts(source: int, codec: Codec, samples: Sequence[Sequence[Sample
         Rollout(prompt, source, text, sample.token_ids, sample.logprobs, keep, sample.ended)
         for (prompt, sample), keep, text in zip(flat, exchanged, texts, strict=True)
     ]
+
+
+def drop_failed_groups(rollouts: Sequence[Rollout], shared: bool) -> list[Rollout]:
+    """The same, with every response dropped whose group holds one that could not be verified.
+
+    A group is what is compared with each other: all responses to a prompt, or one agent's where agents do not share.
+    """
+
+    def group(rollout: Rollout) -> tuple[int, ...]:
+        return (rollout.prompt,) if shared else (rollout.prompt, rollout.source)
+
+    failed = {group(rollout) for rollout in rollouts if rollout.reward_error is not None}
+    return [replace(rollout, dropped=True) if group(rollout) in failed else rollout for rollout in rollouts]
 
 
 @dataclass(frozen=True)
@@ -72,6 +86,16 @@ class RolloutPool:
     def reward(self) -> np.ndarray:
         """[R] float64."""
         return np.array([rollout.reward for rollout in self.rollouts], dtype=np.float64)
+
+    @cached_property
+    def dropped(self) -> np.ndarray:
+        """[R] bool: responses that have no influence on anything that is learnt."""
+        return np.array([rollout.dropped for rollout in self.rollouts], dtype=bool)
+
+    @property
+    def verified_reward(self) -> np.ndarray:
+        """[<= R] float64: rewards of the responses that are not dropped."""
+        return self.reward[~self.dropped]
 
     def of(self, agent: int) -> RolloutPool:
         """The responses of one agent alone, for algorithms that do not share."""

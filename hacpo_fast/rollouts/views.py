@@ -56,9 +56,21 @@ def cross_views(rollouts: Sequence[Rollout], codec: Codec) -> list[View]:
 
 
 def views_for(
-    learner: int, rollouts: Sequence[Rollout], codec: Codec, score_eos: bool, max_tokens: Sequence[int]
+    learner: int,
+    rollouts: Sequence[Rollout],
+    codec: Codec,
+    score_eos: bool,
+    max_tokens: Sequence[int],
+    wanted: Sequence[bool],
 ) -> list[View]:
-    """A view of every response. max_tokens: the room that each response's prompt leaves in the learner's context."""
-    others = iter(cross_views([r for r in rollouts if r.source != learner], codec))
-    views = [own_view(r, score_eos) if r.source == learner else next(others) for r in rollouts]
+    """A view of every response. max_tokens: the room that each response's prompt leaves in the learner's context.
+
+    wanted: responses of others where this is False are not tokenised, and not scorable.
+    """
+    foreign = [keep and r.source != learner for r, keep in zip(rollouts, wanted, strict=True)]
+    others = iter(cross_views([r for r, tokenised in zip(rollouts, foreign, strict=True) if tokenised], codec))
+    views = [
+        own_view(r, score_eos) if r.source == learner else next(others) if tokenised else UNSCORABLE
+        for r, tokenised in zip(rollouts, foreign, strict=True)
+    ]
     return [view if len(view.token_ids) <= room else UNSCORABLE for view, room in zip(views, max_tokens, strict=True)]

@@ -67,8 +67,9 @@ def silent(metrics: Metrics) -> bool:
     return (metrics.get("no_signal_share") or 0.0) >= 1.0 and not metrics.get("loss")
 
 
-def no_signal(share: float) -> str:
-    return f"no learning signal: {100 * share:.0f} % of the prompts had equal rewards"
+def no_signal(share: float, dropped: bool = False) -> str:
+    or_dropped = " or were dropped" if dropped else ""
+    return f"no learning signal: {100 * share:.0f} % of the prompts had equal rewards{or_dropped}"
 
 
 def by_agent(record: Mapping[str, Any]) -> dict[str, Metrics]:
@@ -127,6 +128,7 @@ GROUPS = (
         Row("tokens", _tokens),
         Row("tok/s gen|train", _speed),
         Row("reward errors", _if_any("reward_errors")),
+        Row("dropped prompts", _if_any("dropped_prompts")),
         Row("skipped updates", _if_any("skipped_updates")),
     ),
 )
@@ -157,6 +159,8 @@ def verdict(sample: RolloutSample) -> str:
         parts.append("advantage " + ", ".join(f"{name} {value:+.2f}" for name, value in sample.advantages.items()))
     if sample.truncated:
         parts.append("cut off")
+    if sample.dropped:
+        parts.append("dropped")
     if sample.error:
         parts.append("error: " + printable(sample.error, limit=120))
     return " · ".join(parts)

@@ -1,62 +1,29 @@
-"""Folders that are there as a whole or not at all, and checkpoints made of them."""
+"""The checkpoints of a run: folders step-1, step-2 ... in one place, and links to the latest and the best of them.
+
+Which is the latest and which the best is read from the folders themselves, never from the links: these are for people.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
+import math
 import os
 import re
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from hacpo_fast.errors import UserError
+from hacpo_fast.run.whole import damage, remove
 
-MANIFEST = "manifest.json"
+STATE_FILE = "trainer.json"
+"""In every checkpoint: what belongs to no single agent. "validation" in it: scores after that step, or null."""
 
-
-def write_whole(folder: Path, fill: Callable[[Path], None]) -> Path:
-    """Makes `folder`, which `fill` writes, in place of one that may be there. Returns it.
-
-    It is written beside its place, reaches the disk, gets a list of its files with their sizes and hashes, and is
-    renamed last: whatever happens on the way, an earlier folder of this name is still there.
-    """
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    fill(unfinished)
-    manifest = {}
-    for path in sorted(path for path in unfinished.rglob("*") if path.is_file()):
-        manifest[str(path.relative_to(unfinished))] = [path.stat().st_size, _hash(path)]
-        _to_disk(path)
-    (unfinished / MANIFEST).write_text(json.dumps(manifest, indent=1))
-    _to_disk(unfinished / MANIFEST)
-    replaced = folder.with_name(f".{folder.name}.replaced")
-    if folder.exists():
-        shutil.rmtree(replaced, ignore_errors=True)
-        folder.rename(replaced)
-    unfinished.rename(folder)
-    _to_disk(folder.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
-    return folder
-
-
-def damage(folder: Path) -> str | None:
-    """What is wrong with a folder that `write_whole` made; None: nothing."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-        for name, (size, digest) in manifest.items():
-            if not (folder / name).is_file():
-                return f"{name} is missing"
-            if (folder / name).stat().st_size != size or _hash(folder / name) != digest:
-                return f"{name} is not what was written"
-    except (OSError, ValueError, AttributeError, TypeError):
-        return f"{MANIFEST} is missing or not readable"
-    return None
+FOLDER = "checkpoints"
 
 
 def by_step(checkpoints: Path) -> dict[int, Path]:
-    """Checkpoints of a run, named step-1, step-2 ..., the latest first."""
+    """Checkpoints of a run, the latest first."""
     named = ((re.fullmatch(r"step-(\d+)", path.name), path) for path in checkpoints.glob("step-*"))
     return dict(sorted(((int(match[1]), path) for match, path in named if match), reverse=True))
 
@@ -67,9 +34,6 @@ def newest(checkpoints: Path, warn: Callable[[str], None]) -> Path | None:
     Raises:
         UserError: there are checkpoints, and all are damaged.
     """
-    for replaced in checkpoints.glob(".*.replaced"):  # a process died between the two renames of write_whole
-        whole = checkpoints / replaced.name.removeprefix(".").removesuffix(".replaced")
-        shutil.rmtree(replaced) if whole.exists() else replaced.rename(whole)
     known = by_step(checkpoints)
     for path in known.values():
         reason = damage(path)
@@ -81,32 +45,65 @@ def newest(checkpoints: Path, warn: Callable[[str], None]) -> Path | None:
     return None
 
 
+def score(validation: Mapping[str, Any] | None, metric: str) -> float | None:
+    """`metric` ("greedy/accuracy": mean over the agents; "alice/greedy/accuracy") of one validation; None: not there.
+
+    validation: agent -> sampling -> score -> value.
+    """
+    *agent, sampling, name = metric.split("/")
+    if validation is None or any(one not in validation for one in agent):
+        return None
+    values = [validation[one].get(sampling, {}).get(name) for one in agent or validation]
+    if not values or not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
+        return None
+    return math.fsum(values) / len(values)
+
+
+def best(checkpoints: Path, metric: str) -> tuple[Path, float] | None:
+    """The checkpoint with the highest score, the earliest of equal ones. None: no checkpoint has one."""
+    scored = []
+    for step, path in by_step(checkpoints).items():
+        try:
+            value = score(json.loads((path / STATE_FILE).read_text()).get("validation"), metric)
+        except (OSError, ValueError, AttributeError, TypeError):  # damaged
+            continue
+        if value is not None:
+            scored.append((value, -step, path))
+    if not scored:
+        return None
+    value, _, path = max(scored)
+    return path, value
+
+
+def settle(checkpoints: Path, keep: int, metric: str | None) -> None:
+    """Points the links `latest` and `best` at theirs and removes all but the latest `keep` and the best."""
+    latest = list(by_step(checkpoints).values())[:keep]
+    found = best(checkpoints, metric) if metric else None
+    _point(checkpoints / "latest", latest[0] if latest else None)
+    _point(checkpoints / "best", found[0] if found else None)
+    for path in by_step(checkpoints).values():
+        if path not in latest and (found is None or path != found[0]):
+            remove(path)
+
+
 def abandon_later(checkpoints: Path, step: int) -> None:
     """Puts checkpoints after `step` out of the way, under names that nothing goes on from."""
     for later, path in by_step(checkpoints).items():
         if later > step:
             abandoned = path.with_name(f"abandoned-{path.name}")
-            shutil.rmtree(abandoned, ignore_errors=True)
+            remove(abandoned)
             path.rename(abandoned)
 
 
-def prune(checkpoints: Path, keep: int) -> None:
-    """Removes all but the latest `keep` checkpoints."""
-    for path in list(by_step(checkpoints).values())[keep:]:
-        shutil.rmtree(path)
-
-
-def _hash(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 22):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _point(link: Path, target: Path | None) -> None:
+    if target is None:
+        if link.is_symlink():
+            link.unlink()
+    elif not link.is_symlink() or os.readlink(link) != target.name:
+        fresh = link.with_name(f".{link.name}.unfinished")
+        remove(fresh)
+        try:
+            fresh.symlink_to(target.name)
+            fresh.replace(link)
+        except OSError:  # some file systems have no links, and nothing depends on these
+            link.unlink(missing_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,40 @@ class JsonlWriter:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         _mend(path)
-        # ASCII, with the rest as \u escapes: no lone surrogate can break the encoding, and printing the file raw in a
-        # terminal cannot do harm, whatever a model wrote.
-        self._file = path.open("a", encoding="ascii", newline="\n")
+        self._file = path.open("ab", buffering=0)  # nothing is held back that a full disk could refuse later
 
     def write(self, record: dict[str, Any]) -> None:
-        self._file.write(json.dumps(strict(record), allow_nan=False) + "\n")
-        self._file.flush()
+        """Appends a line. Should the disk not take all of it, none of it stays."""
+        # ASCII, with the rest as \u escapes: no lone surrogate can break the encoding, and printing the file raw in a
+        # terminal cannot do harm, whatever a model wrote.
+        line = (json.dumps(strict(record), allow_nan=False) + "\n").encode("ascii")
+        size = self._file.seek(0, os.SEEK_END)
+        try:
+            while line:
+                line = line[self._file.write(line) :]
+        except OSError:
+            self._file.truncate(size)
+            raise
+
+    def position(self) -> int:
+        """Bytes of the file, all of which have reached the disk."""
+        os.fsync(self._file.fileno())
+        return self._file.seek(0, os.SEEK_END)
 
     def close(self) -> None:
         self._file.close()
+
+
+def cut_back(path: Path, size: int) -> None:
+    """Shortens a file to its first `size` bytes; the rest is appended to abandoned-NAME beside it."""
+    if not path.exists() or path.stat().st_size <= size:
+        return
+    with path.open("r+b") as file:
+        file.seek(size)
+        rest = file.read()
+        with path.with_name(f"abandoned-{path.name}").open("ab") as abandoned:
+            abandoned.write(rest)
+        file.truncate(size)
 
 
 def strict(value: Any) -> Any:

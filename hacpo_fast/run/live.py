@@ -117,7 +117,8 @@ class LiveView:
 
     def _warnings(self) -> list[Text]:
         share = self._record.get("no_signal_share") or 0.0
-        return [Text(cells.no_signal(share), style="yellow")] if share >= 1.0 else []
+        dropped = any(metrics.get("dropped_prompts") for metrics in self._record["agents"].values()) if share else False
+        return [Text(cells.no_signal(share, dropped), style="yellow")] if share >= 1.0 else []
 
     def _validated(self) -> list[Text]:
         if not self._validation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,9 @@ from rich.console import Console as Terminal
 
 from hacpo_fast.config import Config
 from hacpo_fast.run.console import Console
-from hacpo_fast.run.rollout_log import RolloutLog, RolloutSample
-from hacpo_fast.run.telemetry import Telemetry
+from hacpo_fast.run.jsonl import cut_back
+from hacpo_fast.run.rollout_log import ROLLOUTS_FILE, RolloutLog, RolloutSample
+from hacpo_fast.run.telemetry import METRICS_FILE, Telemetry
 
 
 class RunOutput:
@@ -24,12 +25,28 @@ class RunOutput:
 
     @classmethod
     def open(
-        cls, folder: Path, config: Config, steps: int, done: int = 0, terminal: Terminal | None = None
+        cls,
+        folder: Path,
+        config: Config,
+        steps: int,
+        done: int = 0,
+        positions: Mapping[str, int] | None = None,
+        terminal: Terminal | None = None,
     ) -> RunOutput:
-        """The outputs of a run in `folder` as its settings ask for them; `done` of its `steps` steps are behind it."""
+        """The outputs of a run in `folder` as its settings ask for them; `done` of its `steps` steps are behind it.
+
+        positions: what `positions` was after those steps. What the files hold beyond them is of steps that will be made
+        again, and goes into files named abandoned-...
+        """
         run = config.run
+        for name in (METRICS_FILE, ROLLOUTS_FILE):
+            cut_back(folder / name, (positions or {}).get(name, 0))
         telemetry = Telemetry(folder, run.tensorboard, run.wandb_project, config.model_dump(mode="json"))
         return cls(Console(steps, config.agents, done, console=terminal), telemetry, RolloutLog(folder))
+
+    def positions(self) -> dict[str, int]:
+        """How far the files go, by name, in bytes that have reached the disk."""
+        return {METRICS_FILE: self.telemetry.position(), ROLLOUTS_FILE: self.rollout_log.position()}
 
     def __enter__(self) -> RunOutput:
         for part in (self.telemetry, self.rollout_log, self.console):

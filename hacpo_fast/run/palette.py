@@ -4,6 +4,9 @@ from __future__ import annotations
 
 AGENTS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8C6D31", "#56B4E9")
 
+AGENTS_ON_DARK = ("#4FA8E0", "#F08A4B", "#2FC79A", "#E3A3C6", "#CBA968", "#9ADCF7")
+"""The same hues, light enough for a dark background."""
+
 PHASES = {
     "rollout": "#5B7DB1",
     "verify": "#E0B04C",

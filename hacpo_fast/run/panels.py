@@ -123,7 +123,7 @@ def metric(axes: Axes, curves: RunCurves, name: str, title: str) -> None:
     """One number per agent and step."""
     axes.set_title(title)
     for agent, colour in _agents(curves):
-        _trace(axes, curves.metric(agent, name), colour)
+        trace(axes, curves.metric(agent, name), colour)
     _steps(axes, curves)
 
 
@@ -137,7 +137,7 @@ def ratio(axes: Axes, curves: RunCurves, kind: str, title: str) -> None:
         low = [m - s for m, s in zip(mean.values, std.values, strict=True)]
         high = [m + s for m, s in zip(mean.values, std.values, strict=True)]
         axes.fill_between(mean.steps, low, high, color=colour, alpha=0.13, linewidth=0)
-        _trace(axes, mean, colour)
+        trace(axes, mean, colour)
     axes.ticklabel_format(axis="y", useOffset=False)
     _steps(axes, curves)
 
@@ -148,7 +148,7 @@ def shared(axes: Axes, curves: RunCurves) -> None:
     kinds = [("cross_live", "live", "-"), ("cross_clip_low", "below range", "--"), ("cross_clip_high", "above", ":")]
     for name, _, dashes in kinds:
         for agent, colour in _agents(curves):
-            _trace(axes, curves.metric(agent, name), colour, dashes)
+            trace(axes, curves.metric(agent, name), colour, dashes)
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(_percents())
     _line_styles(axes, [(label, dashes) for _, label, dashes in kinds])
@@ -190,12 +190,13 @@ def _agents(curves: RunCurves) -> list[tuple[str, str]]:
     return [(agent, agent_colour(index)) for index, agent in enumerate(curves.agents)]
 
 
-def _trace(axes: Axes, series: Series, colour: str, dashes: str = "-") -> None:
+def trace(axes: Axes, series: Series, colour: str, dashes: str | tuple = "-") -> None:
+    """A curve: every step of a few with a dot, the trend of many with the noise behind it."""
     if len(series.steps) <= FEW:
-        axes.plot(*series, dashes, color=colour, marker="o", markersize=2.5)
+        axes.plot(*series, linestyle=dashes, color=colour, marker="o", markersize=2.5)
     else:  # the noise stays visible behind the trend
-        axes.plot(*series, dashes, color=colour, alpha=0.25, linewidth=0.8)
-        axes.plot(series.steps, smooth(series.values, len(series.steps) // 20 * 2 + 1), dashes, color=colour)
+        axes.plot(*series, linestyle=dashes, color=colour, alpha=0.25, linewidth=0.8)
+        axes.plot(series.steps, smooth(series.values, len(series.steps) // 20 * 2 + 1), linestyle=dashes, color=colour)
 
 
 def _steps(axes: Axes, curves: RunCurves) -> None:

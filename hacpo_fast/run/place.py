@@ -6,20 +6,26 @@ import fcntl
 import glob
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
 from hacpo_fast.config import Config
 from hacpo_fast.errors import UserError
-from hacpo_fast.run.checkpoints import abandon_later, damage, newest
+from hacpo_fast.run import checkpoints
+from hacpo_fast.run.disk import disk_errors
+from hacpo_fast.run.whole import damage, sweep, write_text
 
 CONFIG_FILE = "config.yaml"
+LOCK_FILE = ".lock"
+FIRST_FILES = {LOCK_FILE, CONFIG_FILE, f".{CONFIG_FILE}", checkpoints.FOLDER}
+"""What `Place.occupied` makes before there is anything worth keeping."""
 
 
 @dataclass
@@ -35,26 +41,22 @@ class Place:
     def choose(cls, config: Config, name: str) -> Place:
         """As run.output and run.resume say; `name` is that of the config, for folders that are not given.
 
+        Which checkpoint run.resume=auto means is decided in `occupied`: another process may be at work until then.
+
         Raises:
-            UserError: there is no such checkpoint, it is of another run, or it is damaged.
+            UserError: there is no such checkpoint, or it is of another run.
         """
         run, new = config.run, Path(f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}")
         if run.resume == "none":
             return cls(Path(run.output) if run.output else new)
         if run.resume == "auto":
             before = sorted(Path("runs").glob(f"{glob.escape(name)}-[0-9]*-[0-9]*"))
-            place = cls(Path(run.output) if run.output else before[-1] if before else new, continued=True)
-            place.checkpoint = newest(place.folder / "checkpoints", place.notes.append)
-            return place
-        checkpoint = Path(run.resume)
+            return cls(Path(run.output) if run.output else before[-1] if before else new, continued=True)
+        checkpoint = Path(run.resume).resolve()  # latest and best are links
         if not checkpoint.is_dir() or not re.fullmatch(r"step-\d+", checkpoint.name):
-            raise UserError(f"run.resume: there is no checkpoint {checkpoint}; give auto, none or a folder step-N")
-        if reason := damage(checkpoint):
-            raise UserError(
-                f"run.resume: {checkpoint} is damaged ({reason}); run.resume=auto takes the latest whole one"
-            )
-        folder = checkpoint.absolute().parent.parent
-        if run.output and Path(run.output).absolute() != folder:
+            raise UserError(f"run.resume: there is no checkpoint {run.resume}; give auto, none or a folder step-N")
+        folder = checkpoint.parent.parent
+        if run.output and Path(run.output).resolve() != folder:
             raise UserError(f"run.output={run.output}, but the checkpoint of run.resume belongs to the run {folder}")
         return cls(folder, checkpoint, continued=True)
 
@@ -73,30 +75,61 @@ class Place:
 
     @contextmanager
     def occupied(self, config: Config) -> Iterator[None]:
-        """Makes the folder and keeps other runs out of it. Raises UserError if one is in it."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=self.continued)
-        except FileExistsError:
-            raise UserError(f"run.output: another process has just started in {self.folder}") from None
-        with (self.folder / ".lock").open("w") as lock:
+        """Makes the folder, keeps other runs out of it and chooses the checkpoint.
+
+        A new folder that has nothing in it at the end is removed: the run failed before it began.
+
+        Raises:
+            UserError: another run is in the folder, a checkpoint is damaged, or the disk does not take what is written.
+        """
+        new = not self.folder.exists()
+        with disk_errors(self.folder):
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UserError(f"run.output: another process is training in {self.folder}") from None
-            if not (self.folder / CONFIG_FILE).exists():
-                unfinished = self.folder / f".{CONFIG_FILE}"
-                unfinished.write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
-                unfinished.rename(self.folder / CONFIG_FILE)
-            if self.checkpoint:
-                # From here on another history is made: later checkpoints, or damaged ones, are no part of it.
-                abandon_later(self.folder / "checkpoints", int(self.checkpoint.name.removeprefix("step-")))
-            yield
+                self.folder.mkdir(parents=True, exist_ok=self.continued)
+            except FileExistsError:
+                raise UserError(f"run.output: another process has just started in {self.folder}") from None
+            with (self.folder / LOCK_FILE).open("a") as lock:
+                self._lock(lock)
+                try:
+                    self._prepare(config)
+                    yield
+                finally:
+                    if new and self.folder.is_dir() and {path.name for path in self.folder.iterdir()} <= FIRST_FILES:
+                        if not any((self.folder / checkpoints.FOLDER).glob("*")):
+                            shutil.rmtree(self.folder)
+
+    def _lock(self, lock: IO) -> None:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"run.output: another process is training in {self.folder}") from None
+        except OSError as error:  # network file systems without locks
+            self.notes.append(f"{self.folder} cannot be locked ({error.strerror}): start no other run in it")
+
+    def _prepare(self, config: Config) -> None:
+        _check_same(self.folder, config)  # once more: until now it was not ours
+        if not (self.folder / CONFIG_FILE).exists():
+            write_text(self.folder / CONFIG_FILE, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+        saved = self.folder / checkpoints.FOLDER
+        saved.mkdir(exist_ok=True)
+        sweep(self.folder)
+        sweep(saved)
+        if self.checkpoint is None:
+            self.checkpoint = checkpoints.newest(saved, self.notes.append)
+        elif reason := damage(self.checkpoint):
+            raise UserError(
+                f"run.resume: {self.checkpoint} is damaged ({reason}); run.resume=auto takes the latest whole one"
+            )
+        if self.checkpoint:
+            # From here on another history is made: later checkpoints, or damaged ones, are no part of it.
+            checkpoints.abandon_later(saved, int(self.checkpoint.name.removeprefix("step-")))
+            checkpoints.settle(saved, config.run.keep_checkpoints, config.run.keep_best)
 
 
 def _check_same(folder: Path, config: Config) -> None:
     path = folder / CONFIG_FILE
     if not path.exists():
-        if any(name.name != ".lock" for name in folder.iterdir()):
+        if any(name.name not in FIRST_FILES for name in folder.iterdir()):
             raise UserError(f"run.resume: {folder} is not the folder of a run ({CONFIG_FILE} is missing)")
         return  # a run that died before it had begun
     before, now = (_flat(c) for c in (yaml.safe_load(path.read_text()), config.model_dump(mode="json")))

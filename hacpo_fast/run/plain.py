@@ -46,7 +46,9 @@ class PlainView:
         where = f"{record['step']}/{self._progress.steps}".rjust(self._step_width)
         for position, (agent, metrics) in enumerate(cells.by_agent(record).items()):
             values = "  ".join(cell(metrics).rjust(width) for _, width, cell in COLUMNS)
-            last = cells.no_signal(metrics["no_signal_share"]) if cells.silent(metrics) else cells.loss(metrics)
+            last = cells.loss(metrics)
+            if cells.silent(metrics):
+                last = cells.no_signal(metrics["no_signal_share"], bool(metrics.get("dropped_prompts")))
             took = cells.number(seconds, ".1f") if position == 0 else ""
             self._row(where if position == 0 else "", agent, values, took, last)
             self._lines += 1

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from hacpo_fast.run.jsonl import JsonlWriter
 
+ROLLOUTS_FILE = "rollouts.jsonl"
+
 
 @dataclass(frozen=True)
 class RolloutSample:
@@ -20,6 +22,8 @@ class RolloutSample:
     reward: float
     error: str | None = None
     """What went wrong in the reward function, if anything."""
+    dropped: bool = False
+    """Nobody learns from it, for a reward of its group failed."""
     advantages: dict[str, float] = field(default_factory=dict)
     """By learner: every agent that trains on this response has its own."""
     truncated: bool = False
@@ -30,11 +34,15 @@ class RolloutLog:
     """Writes `folder`/rollouts.jsonl; a resumed run goes on in the same file."""
 
     def __init__(self, folder: str | Path) -> None:
-        self._writer = JsonlWriter(Path(folder) / "rollouts.jsonl")
+        self._writer = JsonlWriter(Path(folder) / ROLLOUTS_FILE)
 
     def write(self, samples: Iterable[RolloutSample]) -> None:
         for sample in samples:
             self._writer.write(asdict(sample))
+
+    def position(self) -> int:
+        """Bytes of the file, all of which have reached the disk."""
+        return self._writer.position()
 
     def close(self) -> None:
         self._writer.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hacpo_fast.errors import UserError, install_hint
+from hacpo_fast.run.whole import write_text
 
 NESTED = ("time", "peak_memory")
 """Values of a record that are values by phase: seconds, bytes."""
@@ -86,7 +87,7 @@ class WandbSink:
         folder.mkdir(parents=True, exist_ok=True)
         remembered = folder / "wandb_id"
         if not remembered.exists():
-            remembered.write_text(uuid.uuid4().hex)
+            write_text(remembered, uuid.uuid4().hex)
         self._run = wandb.init(
             project=project,
             name=folder.name,

@@ -54,6 +54,10 @@ class Telemetry:
         for sink in self._sinks:
             sink.write(scalars(record, record.get("updates", updates)))
 
+    def position(self) -> int:
+        """Bytes of metrics.jsonl, all of which have reached the disk."""
+        return self._file.position()
+
     def close(self, failed: bool = False) -> None:
         self._file.close()
         for sink in self._sinks:

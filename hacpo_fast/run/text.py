@@ -23,6 +23,11 @@ def printable(text: str, limit: int = 1000, lines: int = 1) -> str:
     return f"{safe} [{omitted} more characters]" if omitted else safe
 
 
+def message(text: str) -> str:
+    """A message of the program itself, which may quote data, paths and errors of other people's code."""
+    return printable(text, limit=20_000, lines=200)
+
+
 def _escape(char: str, keep_newline: bool) -> str:
     if char == "\n" and keep_newline:
         return char

@@ -35,7 +35,7 @@ def check_reward(task: TaskConfig, problems: Sequence[Problem], pool: RewardPool
     Raises UserError where the reward cannot be loaded, fails every time, or turns down most of the perfect responses.
     """
     if pool is None:
-        with RewardPool(resolve_reward(task), 1, task.reward_timeout) as own:
+        with RewardPool(resolve_reward(task), 1, task.reward_timeout, task.reward_memory_gb) as own:
             return check_reward(task, problems, own)
     sample = problems[:: max(1, len(problems) // SAMPLE)][:SAMPLE]
     tries = [(text, problem) for problem in sample for text in ("", _WRONG, problem.answer or "")]

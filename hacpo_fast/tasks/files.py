@@ -1,5 +1,6 @@
-"""Rows of JSONL and Parquet files."""
+"""Rows of JSONL, JSON, CSV and Parquet files."""
 
+import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +11,13 @@ from hacpo_fast.tasks.names import instead_of
 
 
 def rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(where it stands, row) of every row in the file at `path`, which ends in .jsonl or .parquet.
+    """(where it stands, row) of every row in the file at `path`, whose name ends in .jsonl, .json, .csv or .parquet.
 
     Raises UserError, naming file and line, where there is nothing to read.
     """
     file = Path(path).expanduser()
     if file.suffix not in _READERS:
-        raise UserError(f"{file}: the name of a file with problems ends in {' or '.join(_READERS)}")
+        raise UserError(f"{file}: the name of a file with problems ends in {', '.join(_READERS)}")
     if not file.is_file():
         folder = file.parent
         if not folder.is_dir():
@@ -42,9 +43,42 @@ def _jsonl(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 row = json.loads(text)
             except json.JSONDecodeError as error:
                 raise UserError(f"{where}: not JSON ({error.msg}, column {error.colno})") from None
+            except RecursionError:
+                raise UserError(f"{where}: not JSON (brackets within brackets, too deep to read)") from None
             if not isinstance(row, dict):
                 raise UserError(f"{where}: a {type(row).__name__}; every line must be an object like {{'prompt': ...}}")
             yield where, row
+
+
+def _json(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A list of objects, or a single one. Lines of objects are often called .json too."""
+    try:
+        found = json.loads(file.read_bytes())
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file}: not UTF-8 ({error})") from None
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data":
+            yield from _jsonl(file)
+            return
+        raise UserError(f"{file}, line {error.lineno}: not JSON ({error.msg}, column {error.colno})") from None
+    rows = found if isinstance(found, list) else [found]
+    for number, row in enumerate(rows, 1):
+        where = f"{file}, item {number}" if isinstance(found, list) else str(file)
+        if not isinstance(row, dict):
+            raise UserError(f"{where}: a {type(row).__name__}; the file must hold objects like {{'prompt': ...}}")
+        yield where, row
+
+
+def _csv(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        reader = csv.DictReader(lines)
+        try:
+            for row in reader:
+                if None in row:
+                    raise UserError(f"{file}, line {reader.line_num}: more values than the first line has names")
+                yield f"{file}, line {reader.line_num}", row
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise UserError(f"{file}, line {reader.line_num + 1}: not CSV in UTF-8 ({error})") from None
 
 
 def _parquet(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -61,4 +95,5 @@ def _parquet(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         raise UserError(f"{file}: not a readable Parquet file ({error})") from None
 
 
-_READERS = {".jsonl": _jsonl, ".parquet": _parquet}
+_READERS = {".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".parquet": _parquet}
+SUFFIXES = tuple(_READERS)

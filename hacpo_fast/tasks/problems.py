@@ -90,20 +90,29 @@ def _rows(task: TaskConfig) -> Iterator[tuple[str, dict[str, Any]]]:
             from hacpo_fast.tasks import files
 
             yield from files.rows(task.name)
+        elif task.kind == "benchmark":
+            from hacpo_fast.tasks import benchmarks
+
+            yield from benchmarks.rows(task.name, task.source, task.subset, task.split)
         else:
             from hacpo_fast.tasks import hub
 
-            yield from hub.rows(task.name, task.subset, task.split)
+            yield from hub.rows(task.name, task.subset, task.split or "train")
     except ModuleNotFoundError as error:
         raise UserError(f"'{error.name}' is not installed: {install_hint(extra)}") from error
+
+
+_PROMPTS = {
+    "reasoning_gym": "{question}",
+    "benchmark": "{question}\nThink step by step and put the final answer into \\boxed{{}}.",
+}
 
 
 class _Prompts:
     """Reads a row through the task's template."""
 
     def __init__(self, task: TaskConfig) -> None:
-        default = "{question}" if task.kind == "reasoning_gym" else "{prompt}"
-        self._template = Template(task.prompt if task.prompt is not None else default)
+        self._template = Template(task.prompt if task.prompt is not None else _PROMPTS.get(task.kind, "{prompt}"))
         self._system = _system(task)
 
     def __call__(self, row: dict[str, Any]) -> tuple[str, tuple[Message, ...]]:

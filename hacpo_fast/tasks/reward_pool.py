@@ -35,12 +35,18 @@ class RewardPool:
 
     A context manager; `close` ends the processes. Every process has a thread that hands it chunks of the queue and
     knows, from the results that come back one by one, which item it is at. A process that is late or dead is replaced,
-    that item gets 0.0, and the items behind it go back to the front of the queue.
+    that item gets 0.0, and the items behind it go back to the front of the queue. A process that runs out of memory is
+    replaced too, but what filled it may be a leak: the item gets 0.0 only if it fills a fresh one by itself.
     """
 
-    def __init__(self, spec: RewardSpec, workers: int = 2, timeout: float = 10.0) -> None:
-        """Loads the reward in every process. Raises RewardStartError (a UserError) where that fails."""
-        self._spec, self._timeout = spec, timeout
+    def __init__(
+        self, spec: RewardSpec, workers: int = 2, timeout: float = 10.0, memory_gb: float | None = None
+    ) -> None:
+        """Loads the reward in every process; each may then allocate `memory_gb` GiB more (None: no limit).
+
+        Raises RewardStartError (a UserError) where loading fails.
+        """
+        self._spec, self._timeout, self._memory_gb = spec, timeout, memory_gb
         self._changed = threading.Condition()  # guards all below
         self._queue: deque[_Item] = deque()
         self._open: set[_Batch] = set()
@@ -49,7 +55,7 @@ class RewardPool:
         self._processes: list[RewardProcess] = []
         try:
             for _ in range(workers):
-                self._processes.append(RewardProcess(spec, timeout))
+                self._processes.append(self._start())
             for process in self._processes:
                 process.wait_until_ready()
         except BaseException:
@@ -129,37 +135,43 @@ class RewardPool:
         process = self._processes[slot]
         if not process.alive:  # it died after its last result: no item of this chunk is to blame
             process = self._replace(slot)
-        sent = False
+        sent = again = False
         for number, item in enumerate(chunk):
             try:
                 if not sent:
                     process.send([one.payload for one in chunk], self._timeout)
                     sent = True
-                result, survived = RewardResult(*process.receive_result(self._timeout)), True
+                fresh, answer = process.fresh, process.receive_result(self._timeout)
+                result, survived = RewardResult(*answer[:3]), not answer.out_of_memory
+                again = answer.out_of_memory and not fresh
             except TimeoutError:
                 result, survived = RewardResult(0.0, f"took longer than {self._timeout:g} s", self._timeout), False
             except EOFError as error:
                 result, survived = RewardResult(0.0, str(error), 0.0), False
             with self._changed:
-                self._finish(item, result)
+                if not again:
+                    self._finish(item, result)
                 if survived:
                     continue
                 if self._closed:
                     return
-                self._queue.extendleft(reversed(chunk[number + 1 :]))
+                self._queue.extendleft(reversed(chunk[number if again else number + 1 :]))
                 self._changed.notify_all()
             self._replace(slot)
             return
 
     def _replace(self, slot: int) -> RewardProcess:
         self._processes[slot].end()
-        process = RewardProcess(self._spec, self._timeout)
+        process = self._start()
         with self._changed:
             self._processes[slot] = process
             if self._closed:
                 process.hang_up()
         process.wait_until_ready()
         return process
+
+    def _start(self) -> RewardProcess:
+        return RewardProcess(self._spec, self._timeout, self._memory_gb)
 
     def _finish(self, item: _Item, result: RewardResult) -> None:
         batch = item.batch
@@ -208,4 +220,4 @@ class _Item:
 
 def open_rewards(task: TaskConfig) -> RewardPool:
     """The reward of `task`, with its time limit, in as many processes as it asks for."""
-    return RewardPool(resolve_reward(task), task.reward_workers, task.reward_timeout)
+    return RewardPool(resolve_reward(task), task.reward_workers, task.reward_timeout, task.reward_memory_gb)

@@ -2,16 +2,19 @@
 
 import contextlib
 import json
+import math
 import os
 import pickle
+import secrets
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from hacpo_fast.errors import UserError
 from hacpo_fast.tasks.rewards import RewardSpec
@@ -25,6 +28,15 @@ MAX_LINE = 1 << 16
 _NONSENSE = "the process wrote something that is not a result into its connection"
 
 
+class Answer(NamedTuple):
+    """What a process says about one item. out_of_memory: the limit was reached; the process is of no more use."""
+
+    value: float
+    error: str | None
+    seconds: float
+    out_of_memory: bool
+
+
 class RewardStartError(UserError, RuntimeError):
     """A reward that cannot be loaded: nothing can be scored."""
 
@@ -36,24 +48,32 @@ class RewardProcess:
     end with it. It ends by itself when the trainer is gone.
     """
 
-    def __init__(self, spec: RewardSpec, timeout: float) -> None:
-        """Starts it; `wait_until_ready` tells whether that went well. timeout: seconds that one item may take."""
+    def __init__(self, spec: RewardSpec, timeout: float, memory_gb: float | None = None) -> None:
+        """Starts it; `wait_until_ready` tells whether that went well.
+
+        timeout: seconds that one item may take. memory_gb: GiB that it may allocate once the reward is loaded.
+        """
+        self.fresh = True  # has answered nothing yet
         self._connection, theirs = socket.socketpair()
         self._received = bytearray()
+        self._awaited: deque[str] = deque()
         self._log = tempfile.TemporaryFile()
         # What this interpreter can import, the process can. Hashes are the same in every run, since the order of sets
         # decides how symbolic mathematics proceeds.
         search = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "hacpo_fast.tasks.reward_worker", str(theirs.fileno()), str(timeout)],
+                [
+                    sys.executable, "-m", "hacpo_fast.tasks.reward_worker",
+                    str(theirs.fileno()), str(timeout), str(memory_gb or math.inf),
+                ],
                 env={**os.environ, "PYTHONPATH": search, "PYTHONHASHSEED": "0"},
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._log,
                 start_new_session=True,
-            )
+            )  # fmt: skip
         with contextlib.suppress(OSError):  # it is dead already; wait_until_ready will say so
             self._write(pickle.dumps(spec), START_SECONDS)
 
@@ -75,17 +95,26 @@ class RewardProcess:
         return self._process.poll() is None
 
     def send(self, items: Sequence[bytes], timeout: float) -> None:
-        """Gives it `items` to check. Raises TimeoutError or EOFError where it does not take them."""
+        """Gives it `items` to check. Raises TimeoutError or EOFError where it does not take them.
+
+        Each has a random word to be sent back with its result: what a reward writes into the connection by itself
+        cannot be taken for the result of anything.
+        """
+        self._awaited = deque(secrets.token_hex(8) for _ in items)
         try:
-            self._write(pickle.dumps(items), timeout)
+            self._write(pickle.dumps(list(zip(self._awaited, items, strict=True))), timeout)
         except (BrokenPipeError, ConnectionResetError):
             raise EOFError(self._ending()) from None
 
-    def receive_result(self, timeout: float) -> tuple[float, str | None, float]:
-        """(value, error, seconds) of the next item. Raises what `receive` raises."""
+    def receive_result(self, timeout: float) -> Answer:
+        """About the next item. Raises what `receive` raises."""
+        awaited = self._awaited.popleft()
         match self.receive(timeout):
-            case [float(value), str() | None as error, float(seconds)]:
-                return value, error, seconds
+            case [word, float(value), str() | None as error, float(seconds), bool(out_of_memory)] if (
+                word == awaited and math.isfinite(value)
+            ):
+                self.fresh = False
+                return Answer(value, error, seconds, out_of_memory)
         raise EOFError(_NONSENSE)
 
     def receive(self, timeout: float) -> Any:

@@ -28,6 +28,7 @@ BUILT_IN = {
     "numeric": "hacpo_fast.tasks.verifiers:numeric",
     "regex": "hacpo_fast.tasks.verifiers:regex",
 }
+TOLERANCE = "tolerance"  # field of a benchmark's rows with the error that numbers may have
 _EXTRAS = {"reasoning_gym": "reasoning", "math": "math"}
 
 
@@ -51,6 +52,8 @@ def resolve_reward(task: TaskConfig) -> RewardSpec:
     if name in BUILT_IN:
         if name == "reasoning_gym" and task.kind == "reasoning_gym":
             options = {"generator": task.name, "params": task.params, **options}
+        if name == "math" and task.kind == "benchmark":
+            options = {"tolerance": TOLERANCE, **options}
         if options.get("pattern") is not None:
             _check_pattern(options["pattern"])
         return RewardSpec(name, BUILT_IN[name], options)

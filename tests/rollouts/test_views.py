@@ -30,7 +30,7 @@ def rollout(source, some, tokens, ended):
 
 
 def see(record, some, learner=1, score_eos=True, room=100):
-    (view,) = views_for(learner, [record], some, score_eos, [room])
+    (view,) = views_for(learner, [record], some, score_eos, [room], [True])
     return view
 
 

@@ -29,13 +29,15 @@ def pool_of() -> Iterator[Callable[..., RewardPool]]:
     """Makes a pool for a reward and its options, and keeps it for later tests of the module that want the same one."""
     pools: dict[str, RewardPool] = {}
 
-    def make(reward: str, workers: int = 1, timeout: float = 30.0, **options: object) -> RewardPool:
+    def make(
+        reward: str, workers: int = 1, timeout: float = 30.0, memory_gb: float | None = None, **options: object
+    ) -> RewardPool:
         if reward.startswith("user:"):
             reward = f"{USER_REWARDS}:{reward.removeprefix('user:')}"
-        key = repr((reward, workers, timeout, options))
+        key = repr((reward, workers, timeout, memory_gb, options))
         if key not in pools:
             task = TaskConfig(kind="file", name="problems.jsonl", reward=reward, reward_options=options)
-            pools[key] = RewardPool(resolve_reward(task), workers, timeout)
+            pools[key] = RewardPool(resolve_reward(task), workers, timeout, memory_gb)
         return pools[key]
 
     yield make

@@ -112,7 +112,7 @@ def test_files_that_are_not_there(tmp_path, jsonl):
     path = jsonl({"prompt": "a", "answer": "b"})
     assert "did you mean 'problems.jsonl'?" in refusal(path.replace("problems", "problem"))
     assert "there is no folder" in refusal(tmp_path / "no" / "problems.jsonl")
-    assert "ends in .jsonl or .parquet" in refusal(tmp_path / "problems.csv")
+    assert "ends in .jsonl, .json, .csv, .parquet" in refusal(tmp_path / "problems.txt")
     assert "no problems in it" in refusal(jsonl(""))
 
 

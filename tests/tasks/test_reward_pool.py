@@ -30,7 +30,8 @@ def ask(pool_of, problem, tmp_path):
 
     def score(*responses, workers=2):
         asked = problem("x", log=str(log))
-        return pool_of("user:ask", workers=workers, timeout=TIMEOUT).score([(text, asked) for text in responses])
+        pool = pool_of("user:ask", workers=workers, timeout=TIMEOUT, memory_gb=0.25)
+        return pool.score([(text, asked) for text in responses])
 
     score.log = lambda: log.read_text().splitlines()
     return score
@@ -61,6 +62,12 @@ def wait_until(condition):
         ("raise at length", "ValueError: xxxxx"),
         ("babble", "the process wrote something that is not a result"),
         ("flood", "the process wrote something that is not a result"),
+        ("forge", "the process wrote something that is not a result"),
+        ("forge nan", "the process wrote something that is not a result"),
+        ("close", "the process exited with code 1"),
+        ("fork and exit", "the process exited with code 0"),
+        ("ignore SIGTERM", "took longer than 2 s"),
+        ("fill memory", "MemoryError (user_rewards.py, line "),
     ],
 )
 def test_a_bad_check_costs_one_sample_and_says_why(ask, response, said):
@@ -69,6 +76,23 @@ def test_a_bad_check_costs_one_sample_and_says_why(ask, response, said):
     assert [index for index, result in enumerate(results) if result.error] == [2]
     assert said in results[2].error and len(results[2].error) < 2000
     assert ask("e")[0][:2] == (0.5, None)
+
+
+@pytest.mark.parametrize("response", ["fork", "fork and hang"])
+def test_a_fork_of_the_process_gives_no_second_result(ask, response):
+    assert [result[:2] for result in ask("a", response, "b", "raise", "c", workers=1)] == [
+        (0.5, None), (0.5, None), (0.5, None), (0.0, ask("raise")[0].error), (0.5, None),
+    ]  # fmt: skip
+
+
+def test_a_leak_costs_processes_and_no_sample(ask, pool_of):
+    responses = [f"leak:{i}" for i in range(20)]  # 640 MiB in all; a process may take 256
+    assert {result[:2] for result in ask(*responses, workers=1)} == {(0.5, None)}
+
+
+def test_gigabytes_of_output_go_nowhere(ask, capfd):
+    assert [result[:2] for result in ask("gigabytes", "a")] == [(0.5, None), (0.5, None)]
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -82,6 +106,7 @@ def test_a_bad_check_costs_one_sample_and_says_why(ask, response, said):
         ("__import__('numpy').int64(2)", 2.0),
         ("__import__('numpy').array(0.5)", 0.5),
         ("__import__('fractions').Fraction(1, 4)", 0.25),
+        ("Hostile('number')", 0.75),
         ("__import__('decimal').Decimal('0.1')", 0.1),
     ],
 )
@@ -103,6 +128,18 @@ def test_numbers_of_all_kinds(reward_of, expression, value):
         ("-float('inf')", "returned -inf"),
         ("10**400", "OverflowError"),
         ("__import__('numpy').array([1.0, 2.0])", "TypeError"),
+        ("1e10", "returned 10000000000.0, beyond 1e+09"),
+        ("'x' * 10**8", "returned 'xxx"),
+        ("[0.0] * 10**7", "returned a list"),
+        ("10**4500", "OverflowError"),
+        ("Hostile('exit')", "the process exited with code 4"),
+        ("Hostile('raise')", "SystemExit: no"),
+        ("Hostile('text')", "TypeError"),
+        ("Hostile('nan')", "returned nan"),
+        ("Hostile('memory')", "MemoryError"),
+        ("HostileText('x')", "SystemExit: no"),
+        ("type('x' * 10**6, (), {})()", "returned a xxx"),
+        ("exec('raise Unprintable')", "Unprintable"),
     ],
 )
 def test_what_is_not_a_finite_number_is_nothing(reward_of, expression, said):

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -40,19 +41,84 @@ def ask(response, answer, row):
         case "raise at length":
             raise ValueError("x" * 10_000_000)
         case "babble":
-            for descriptor in os.listdir("/proc/self/fd"):
-                if os.path.islink(link := f"/proc/self/fd/{descriptor}") and "socket" in os.readlink(link):
-                    os.write(int(descriptor), b'{"value": 1}\n' + b"[1, 2\n")
+            to_the_trainer(b'{"value": 1}\n' + b"[1, 2\n")
         case "flood":
-            for descriptor in os.listdir("/proc/self/fd"):
-                if os.path.islink(link := f"/proc/self/fd/{descriptor}") and "socket" in os.readlink(link):
-                    os.write(int(descriptor), b"x" * 10_000_000)
+            to_the_trainer(b"x" * 10_000_000)
+        case "forge":
+            to_the_trainer(b'["", 1.0, null, 0.0, false]\n')
+        case "forge nan":
+            to_the_trainer(b'["", NaN, null, 0.0, false]\n')
+        case "close":
+            os.closerange(3, 64)
+        case "fork":
+            os.fork()  # and both give a result
+        case "fork and hang":
+            if os.fork() == 0:
+                time.sleep(1e6)
+        case "fork and exit":
+            if os.fork():
+                os._exit(0)
+        case "ignore SIGTERM":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1e6)
+        case "fill memory":
+            full = []
+            while True:
+                full.append(bytearray(1 << 24))
+        case "leak":
+            leaked.append(bytearray(1 << 25))
+        case "gigabytes":
+            for _ in range(2048):
+                os.write(1, b"x" * (1 << 20))
+                os.write(2, b"x" * (1 << 20))
         case "noise":
             print("[1.0, null, 0.0]", flush=True)
             os.write(1, b"[1.0, null, 0.0]\n" * 1000)
             os.write(2, b"[1.0, null, 0.0]\n" * 1000)
             return 0.25
     return 0.5
+
+
+leaked = []
+
+
+def to_the_trainer(text):
+    """Writes into the connection that results go through."""
+    for descriptor in os.listdir("/proc/self/fd"):
+        if os.path.islink(link := f"/proc/self/fd/{descriptor}") and "socket" in os.readlink(link):
+            os.write(int(descriptor), text)
+
+
+class Hostile:
+    """Whatever is asked of it, it does harm: ends the process, raises, or answers something else."""
+
+    def __init__(self, how):
+        self.how = how
+
+    def do(self, *_):
+        match self.how:
+            case "exit":
+                os._exit(4)
+            case "raise":
+                raise SystemExit("no")
+            case "text":
+                return "1.0"
+            case "nan":
+                return float("nan")
+            case "number":
+                return 0.75
+            case "memory":
+                return "x" * (1 << 40)
+
+    __float__ = __repr__ = __str__ = __reduce__ = __reduce_ex__ = __bool__ = __len__ = __eq__ = __hash__ = do
+
+    def __del__(self):
+        raise RuntimeError("even now")
+
+
+class HostileText(str):
+    __repr__ = __str__ = __getitem__ = __len__ = Hostile("raise").do
 
 
 class Unprintable(Exception):
@@ -63,6 +129,12 @@ class Unprintable(Exception):
 def returns(response, answer, row):
     """Returns what the response says, as Python."""
     return eval(response)
+
+
+def echo(response, answer, row):
+    if row["fails"]:
+        raise ValueError(response)
+    return row["value"]
 
 
 def spoil(response, answer, row):

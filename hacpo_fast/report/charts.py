@@ -1,0 +1,172 @@
+"""Which numbers are drawn together, under which name, in which order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from hacpo_fast.report.series import COMMON, RunSeries
+from hacpo_fast.run.cells import shown_scores
+from hacpo_fast.run.curve_data import Series
+
+
+class Figure(NamedTuple):
+    """One number that runs are known to have."""
+
+    metric: str
+    title: str
+    about: str
+    kind: str = "number"
+    """How it is written: share (as percents), number, count, seconds, bytes."""
+    spread: str | None = None
+    """Name of the standard deviation that is drawn around it."""
+
+
+CATALOGUE: dict[str, tuple[Figure, ...]] = {
+    "Learning": (
+        Figure("accuracy", "Training accuracy", "of the agent's own responses", "share"),
+        Figure("reward", "Training reward", "mean over the agent's own responses"),
+        Figure("capability", "Capability", "mean reward over recent steps"),
+        Figure("no_signal_share", "Prompts without signal", "all rewards equal: nothing to learn", "share"),
+        Figure("live_share", "Live responses", "share that gives the learner a gradient", "share"),
+    ),
+    "Ratios": (
+        Figure("own_ratio_mean", "Own ratio", "before clipping, ± deviation", spread="own_ratio_std"),
+        Figure(
+            "cross_ratio_mean", "Cross ratio", "before clipping, ± deviation",
+            spread="cross_ratio_std",
+        ),
+        Figure("own_clip_low", "Own, clipped below", "share of the agent's own responses", "share"),
+        Figure("own_clip_high", "Own, clipped above", "share of the agent's own responses", "share"),
+        Figure("cross_live", "Cross, live", "share of others' responses that still teach", "share"),
+        Figure("cross_clip_low", "Cross, below range", "share of others' responses", "share"),
+        Figure("cross_clip_high", "Cross, above range", "share of others' responses", "share"),
+    ),
+    "Optimisation": (
+        Figure("entropy", "Entropy", "nats per token, from the sampled tokens"),
+        Figure("grad_norm", "Gradient norm", "before it is limited"),
+        Figure("loss", "Loss", "minus the objective; its height says little"),
+        Figure("kl", "KL to the initial policy", "nats per token, own responses"),
+        Figure("mismatch", "Engine mismatch", "mean |difference| of log-probs"),
+        Figure("importance_weight", "Importance weight", "policy over engine, mean"),
+        Figure("lr", "Learning rate", "of AdamW"),
+        Figure("updates", "Optimiser updates", "so far", "count"),
+        Figure("skipped_updates", "Skipped updates", "per step, for want of a finite gradient", "count"),
+    ),
+    "Responses": (
+        Figure("response_tokens", "Response length", "tokens, mean", "count"),
+        Figure("truncated_share", "Cut off", "share at the longest allowed length", "share"),
+        Figure("unscorable_share", "Not scorable", "share outside the learner's tokenizer", "share"),
+        Figure("reward_errors", "Reward errors", "responses per step whose check failed", "count"),
+    ),
+    "Throughput": (
+        Figure("generated_tokens_per_second", "Generated tokens", "per second of sampling", "count"),
+        Figure("trained_tokens_per_second", "Trained tokens", "per second of learning", "count"),
+    ),
+}  # fmt: skip
+MEMORY, FURTHER = "Memory", "Further"
+"""Of numbers that the catalogue does not know: those of memory, and the rest."""
+
+
+class Line(NamedTuple):
+    """A curve of a chart."""
+
+    run: int
+    agent: str
+    """`COMMON` for a number of the run as a whole."""
+    series: Series
+    spread: list[float] | None = None
+    """Standard deviation at every point."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One picture: the same number of all runs and agents."""
+
+    name: str
+    title: str
+    about: str
+    kind: str
+    lines: list[Line]
+
+    def values(self) -> Iterable[float]:
+        return (value for line in self.lines for value in line.series.values if math.isfinite(value))
+
+    def constant(self) -> float | None:
+        """The value it has throughout, if it never changes."""
+        values = list(self.values())
+        return values[0] if len(values) > 1 and min(values) == max(values) else None
+
+
+@dataclass(frozen=True)
+class Group:
+    title: str
+    charts: list[Chart] = field(default_factory=list)
+
+
+def chart_groups(series: Sequence[RunSeries]) -> list[Group]:
+    """All charts of runs, by topic. Every number that a run wrote is in one of them, known or not."""
+    groups = [Group("Validation", _validation(series))]
+    drawn: set[str] = set()
+    for title, figures in CATALOGUE.items():
+        charts = [_chart(series, figure) for figure in figures]
+        groups.append(Group(title, [chart for chart in charts if chart.lines]))
+        drawn |= {name for figure in figures for name in (figure.metric, figure.spread) if name}
+    names = dict.fromkeys(name for each in series for name in each.metrics if name not in drawn)
+    for title, chosen in (
+        (MEMORY, [n for n in names if "memory" in n]),
+        (FURTHER, [n for n in names if "memory" not in n]),
+    ):
+        groups.append(Group(title, [_chart(series, Figure(name, *_described(name))) for name in chosen]))
+    return [group for group in groups if group.charts]
+
+
+def _validation(series: Sequence[RunSeries]) -> list[Chart]:
+    """The scores that stand for each way of sampling first."""
+    pairs = list(dict.fromkeys(pair for each in series for pair in each.scores))
+    by_sampling: dict[str, list[str]] = {}
+    for sampling, score in pairs:
+        if score != "problems":
+            by_sampling.setdefault(sampling, []).append(score)
+    charts = []
+    for sampling, scores in by_sampling.items():
+        first = list(dict.fromkeys(shown_scores(dict.fromkeys(scores))))
+        for score in [*first, *(score for score in scores if score not in first)]:
+            lines = [
+                Line(run, agent, curve)
+                for run, each in enumerate(series)
+                for agent, curve in each.scores.get((sampling, score), {}).items()
+                if curve.known().steps
+            ]
+            chart = Chart(f"validation.{sampling}.{score}", f"Validation {score}", sampling, "number", lines)
+            if lines and all(0 <= value <= 1 for value in chart.values()):
+                chart = Chart(chart.name, chart.title, chart.about, "share", lines)
+            if lines and not any(_same(chart, other) for other in charts):
+                charts.append(chart)
+    return charts
+
+
+def _same(chart: Chart, other: Chart) -> bool:
+    """Rewards of 0 and 1 make the mean reward of greedy answers another name of their accuracy."""
+    return chart.about == other.about and chart.lines == other.lines
+
+
+def _chart(series: Sequence[RunSeries], figure: Figure) -> Chart:
+    lines = []
+    for run, each in enumerate(series):
+        spreads = each.metrics.get(figure.spread or "", {})
+        for agent, curve in each.metrics.get(figure.metric, {}).items():
+            if agent == COMMON and len(each.metrics[figure.metric]) > 1:
+                continue  # every agent has its own
+            spread = dict(zip(*spreads[agent], strict=True)) if agent in spreads else None
+            around = [spread.get(step, math.nan) for step in curve.steps] if spread else None
+            lines.append(Line(run, agent, curve, around))
+    return Chart(figure.metric, figure.title, figure.about, figure.kind, lines)
+
+
+def _described(name: str) -> tuple[str, str, str]:
+    """Title, meaning and kind of a number that the catalogue does not know."""
+    kind = "bytes" if name.endswith("bytes") else "share" if name.endswith("_share") else "number"
+    return name.replace("_", " ").replace(".", " · ").capitalize(), "", kind

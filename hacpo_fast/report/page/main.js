@@ -1,0 +1,170 @@
+// The page, from top to bottom.
+
+function chip(text, mark, pressed, toggle, suffix) {
+  return el(
+    "button",
+    { class: "chip", type: "button", "aria-pressed": String(pressed), onclick: toggle },
+    mark,
+    el("span", {}, text + (suffix || "")),
+  );
+}
+
+function toggled(set, key) {
+  const next = new Set(set);
+  if (!next.delete(key)) next.add(key);
+  return next;
+}
+
+function showControls() {
+  const again = (values) => {
+    change(values);
+    showControls();
+  };
+  const focused = document.activeElement?.dataset?.key;
+  const parts = [];
+  const add = (key, node) => {
+    node.dataset.key = key;
+    parts.push(node);
+  };
+  AGENTS.forEach((agent) =>
+    add(
+      "agent " + agent,
+      chip(agent, chipMark("agent", agent), !state.hiddenAgents.has(agent), () =>
+        again({ hiddenAgents: toggled(state.hiddenAgents, agent) }),
+      ),
+    ),
+  );
+  if (SEVERAL)
+    RUNS.forEach((run, index) =>
+      add(
+        "run " + index,
+        chip(run.name, chipMark("run", index), !state.hiddenRuns.has(index), () =>
+          again({ hiddenRuns: toggled(state.hiddenRuns, index) }),
+        ),
+      ),
+    );
+  parts.push(el("span", { class: "gap" }));
+  if (state.zoom) add("zoom", el("button", { type: "button", onclick: () => again({ zoom: null }) }, "Show all steps"));
+  if (DATA.groups.some((group) => group.charts.some((chart) => chart.lines.some((line) => line.trend)))) {
+    const box = el("input", {
+      type: "checkbox",
+      checked: state.trends,
+      onchange: () => again({ trends: box.checked }),
+    });
+    add("trends", el("label", {}, box, "trends"));
+  }
+  if (SEVERAL && AGENTS.length > 1) {
+    const colour = select(
+      "Colours",
+      [
+        ["agent", "agents"],
+        ["run", "runs"],
+      ],
+      (value) => again({ colour: value }),
+    );
+    colour.control.value = state.colour;
+    add("colour", colour.label);
+  }
+  const axes = Object.entries(AXES).filter(
+    ([key]) =>
+      key === "step" || RUNS.every((run) => (key === "hours" ? run.hours[0].length : Object.keys(run.updates).length)),
+  );
+  if (axes.length > 1) {
+    const axis = select("Over", axes, (value) => again({ axis: value, zoom: null }));
+    axis.control.value = state.axis;
+    add("axis", axis.label);
+  }
+  byId("controls").replaceChildren(...parts);
+  const back = parts.find((part) => focused && part.dataset.key === focused);
+  back?.focus();
+}
+
+// In a legend, agents show their colour and runs their dashes, or the other way round.
+function chipMark(kind, key) {
+  const coloured = kind === state.colour || !SEVERAL;
+  const line = svg("line", { x1: 1, x2: 19, y1: 6, y2: 6, "stroke-width": 3, "stroke-linecap": "round" });
+  const run = kind === "run" ? key : 0,
+    agent = kind === "agent" ? key : AGENTS[0];
+  line.style.stroke = coloured ? colourOf(run, agent) : "var(--ink-2)";
+  line.style.strokeDasharray = coloured ? "none" : dashOf(run, agent);
+  return svg("svg", { class: "swatch", width: 20, height: 12, "aria-hidden": "true" }, line);
+}
+
+function facts() {
+  return RUNS.map((run) => {
+    const parts = [
+      SEVERAL ? el("b", {}, run.name) : null,
+      [run.algorithm, run.task].filter(Boolean).join(" on ") || null,
+      `${run.agents.length} agent${run.agents.length === 1 ? "" : "s"}`,
+      run.planned && run.planned !== run.steps ? `${run.steps} of ${run.planned} steps` : `${run.steps} steps`,
+      run.finished ? null : "not finished",
+      run.seconds ? `${duration(run.seconds)} of computing` : null,
+      run.seconds_per_step ? `${significant(run.seconds_per_step, 3)}${NARROW}s per step` : null,
+      run.started ? `started ${run.started}` : null,
+    ].filter(Boolean);
+    return el(
+      "p",
+      { class: "fact" },
+      parts.flatMap((part, index) => (index ? [" \u00b7 ", part] : [part])),
+    );
+  });
+}
+
+function chartGroup(group, first) {
+  const drawn = group.charts.filter((chart) => chart.constant === null),
+    flat = group.charts.filter((chart) => chart.constant !== null);
+  const figures = drawn.map((chart, index) => curveChart(chart, first && index === 0));
+  if (group.title === "Throughput") figures.unshift(...DATA.times.map(timeChart));
+  const same = flat.map((chart) => `${chart.title.toLowerCase()} ${written(chart.kind, chart.constant)}`).join("; ");
+  return [
+    figures.length ? el("div", { class: "grid" }, figures) : null,
+    same ? el("p", { class: "note" }, `The same throughout: ${same}.`) : null,
+  ];
+}
+
+function build() {
+  const sections = [["Results", () => resultsTable()]];
+  DATA.tables.forEach((one) =>
+    sections.push([
+      one.title,
+      () =>
+        table(
+          one.columns.map((column) => [column]),
+          one.rows.map((row) => row.map(anyCell)),
+        ),
+    ]),
+  );
+  const groups =
+    DATA.groups.some((group) => group.title === "Throughput") || !DATA.times.length
+      ? DATA.groups
+      : DATA.groups.concat([{ title: "Throughput", charts: [] }]);
+  const changing = groups.filter(
+    (group) => group.title === "Throughput" || group.charts.some((chart) => chart.constant === null),
+  );
+  changing.forEach((group, index) => sections.push([group.title, () => chartGroup(group, index === 0)]));
+  sections.push(["Rollouts", samplesSection]);
+  sections.push(["Settings", settingsSection], ["Environment", environmentSection]);
+  sections.push([
+    "Numbers",
+    () => el("details", {}, el("summary", {}, `${DATA.numbers.length} curves in numbers`), numbersTable()),
+  ]);
+
+  byId("facts").replaceChildren(...facts());
+  sections.forEach(([title, make], index) => {
+    const id = "section-" + index;
+    byId("nav").append(el("a", { href: "#" + id }, title));
+    byId("content").append(el("section", { id, "aria-label": title }, el("h2", {}, title), make()));
+  });
+  byId("footer").append(
+    "Drag across a chart to look closer, double-click to go back. Arrow keys read the values of a chart in focus.",
+  );
+  showControls();
+  change({});
+  let waiting = 0;
+  new ResizeObserver(() => {
+    cancelAnimationFrame(waiting);
+    waiting = requestAnimationFrame(() => change({}));
+  }).observe(byId("content"));
+}
+
+build();

@@ -1,0 +1,158 @@
+"""What the folders of runs hold, read as far as it is there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from hacpo_fast.errors import UserError
+from hacpo_fast.run.environment import read_environment
+from hacpo_fast.run.jsonl import read_jsonl
+from hacpo_fast.run.place import CONFIG_FILE
+from hacpo_fast.run.rollout_log import ROLLOUTS_FILE
+from hacpo_fast.run.telemetry import METRICS_FILE, read_metrics
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's files; what an older or a broken run lacks is empty."""
+
+    folder: Path
+    name: str
+    records: list[dict[str, Any]]
+    rollouts: list[dict[str, Any]]
+    config: dict[str, Any]
+    environment: list[dict[str, Any]]
+    finished: bool
+
+
+class Table(NamedTuple):
+    """A table made elsewhere, shown as it is."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[Any]]
+
+
+TABLE_FILE = "table.json"
+"""What hacpo_fast.compare leaves in its folder."""
+PLUS_MINUS = " ±"
+
+
+def read_sources(sources: Sequence[str | Path]) -> tuple[list[Run], list[Table]]:
+    """Runs (folders) and tables (JSON files, or folders of comparisons), each in the order given.
+
+    Raises:
+        UserError: one of them is neither, a run has no record yet, or there is no run among them.
+    """
+    folders, files = [], []
+    for source in map(Path, sources):
+        if source.suffix == ".json" and source.is_file():
+            files.append(source)
+        elif (source / TABLE_FILE).is_file() and not (source / METRICS_FILE).exists():
+            files.append(source / TABLE_FILE)
+        else:
+            folders.append(source.parent if source.name == METRICS_FILE else source)
+    if not folders:
+        raise UserError("name the folder of at least one run")
+    names = short_names(folders)
+    return [_read_run(folder, name) for folder, name in zip(folders, names, strict=True)], [
+        _read_table(file) for file in files
+    ]
+
+
+def short_names(folders: Sequence[Path]) -> list[str]:
+    """The ends of the paths that tell them apart: folder names, with as many of their parents as it takes."""
+    parts = [folder.absolute().parts for folder in folders]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(each[-length:]) for each in parts]
+        if len(set(names)) == len(names):
+            return names
+    raise UserError(f"the same run is named twice: {', '.join(map(str, folders))}")
+
+
+def _read_run(folder: Path, name: str) -> Run:
+    if not (folder / METRICS_FILE).is_file():
+        raise UserError(f"{folder} is not the folder of a run: {_why(folder)}")
+    records = [record for record in read_metrics(folder) if "agents" in record or "validation" in record]
+    if not records:
+        raise UserError(f"{folder}: nothing to show, no step has ended yet")
+    rollouts = folder / ROLLOUTS_FILE
+    return Run(
+        folder=folder,
+        name=name,
+        records=records,
+        rollouts=_not_repeated(read_jsonl(rollouts)) if rollouts.is_file() else [],
+        config=_read_config(folder / CONFIG_FILE),
+        environment=read_environment(folder),
+        finished=(folder / "agents").is_dir(),
+    )
+
+
+def _why(folder: Path) -> str:
+    if not folder.exists():
+        return "there is no such folder"
+    if not folder.is_dir():
+        return "it is a file (only tables, .json, may be files)"
+    inside = sorted(path.parent for path in folder.glob(f"*/{METRICS_FILE}"))
+    if inside:
+        return f"there are {len(inside)} in it, such as {inside[0]}"
+    return f"it has no {METRICS_FILE}"
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def _not_repeated(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A resumed run repeats the steps after its checkpoint; what it wrote later counts."""
+    kept: list[dict[str, Any]] = []
+    for sample in samples:
+        if kept and sample["step"] < kept[-1]["step"]:
+            kept = [old for old in kept if old["step"] < sample["step"]]
+        kept.append(sample)
+    return kept
+
+
+def _read_table(path: Path) -> Table:
+    """{"columns", "rows"}, or a list of rows that are objects, as hacpo_fast.compare writes it."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: not JSON ({error})") from error
+    content = content if isinstance(content, dict) else {"rows": content}
+    rows, title = content.get("rows"), content.get("title")
+    if not isinstance(rows, list) or not rows:
+        raise UserError(
+            f'{path}: no table; {{"columns": [...], "rows": [[...], ...]}} or a list of objects is expected'
+        )
+    columns = content.get("columns") or list(dict.fromkeys(key for row in rows if isinstance(row, dict) for key in row))
+    rows = [[row.get(column) for column in columns] if isinstance(row, dict) else row for row in rows]
+    if any(not isinstance(row, list) or len(row) != len(columns) for row in rows):
+        raise UserError(f"{path}: every row must have the table's {len(columns)} columns")
+    title = title or (path.absolute().parent.name if path.name == TABLE_FILE else path.stem)
+    return _with_intervals(Table(f"Comparison: {title}", [str(column) for column in columns], rows))
+
+
+def _with_intervals(table: Table) -> Table:
+    """A column "x" and its half-widths "x ±" become one, of cells [x, half-width]."""
+    halves = {
+        at: table.columns.index(name + PLUS_MINUS)
+        for at, name in enumerate(table.columns)
+        if name + PLUS_MINUS in table.columns
+    }
+    kept = [at for at in range(len(table.columns)) if at not in halves.values()]
+    rows = [
+        [row[at] if at not in halves or row[halves[at]] is None else [row[at], row[halves[at]]] for at in kept]
+        for row in table.rows
+    ]
+    return Table(table.title, [table.columns[at] for at in kept], rows)

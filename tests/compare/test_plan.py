@@ -1,0 +1,94 @@
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hacpo_fast.compare.cell import check_held_out, is_finished
+from hacpo_fast.compare.plan import Plan
+from hacpo_fast.demo.worked import TASKS, prompt, split
+from hacpo_fast.errors import UserError
+from hacpo_fast.tasks import load_problems, split_held_out
+
+CONFIGS = Path(__file__).parents[2] / "configs" / "comparison"
+
+
+def cells(path, **changes):
+    return Plan.load(path).model_copy(update=changes).cells(Path("agents"))
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_plan_is_whole(path):
+    made = cells(path)
+    plan = Plan.load(path)
+    assert len(made) == len(plan.seeds) * len(plan.pairs) * len(plan.methods)
+    assert len({cell.file for cell in made}) == len(made)
+    by_pair = {}
+    for cell in made:
+        config = cell.config
+        assert config.run.seed == cell.seed and config.run.threads == 1
+        answers = config.validation.problems * config.validation.sampling["sampled"].samples
+        assert answers >= 1024 and config.validation.sampling["sampled"].temperature == 1
+        assert config.validation.every == config.run.steps
+        # All methods of a pair and seed see the same problems in the same order, from the same agents.
+        same = (config.run.steps, config.rollout.prompts_per_step, config.task, config.agents)
+        assert by_pair.setdefault((cell.pair, cell.seed), same) == same
+
+
+@pytest.mark.parametrize("pair", Plan.load(CONFIGS / "cpu.yaml").pairs)
+def test_what_is_evaluated_was_never_seen(pair):
+    cell = next(cell for cell in cells(CONFIGS / "cpu.yaml") if cell.pair == pair)
+    (task,) = {start.task for start in cell.warm_starts.values()}
+    train, held_out = (
+        [problem.prompt for problem in side]
+        for side in split_held_out(load_problems(cell.config.task), cell.config.task.holdout)
+    )
+    taught, spared = split(TASKS[task])
+    known = {prompt(expression) for expression in TASKS[task].expressions()}
+    assert {"".join(text.split()) for text in (*train, *held_out)} <= known
+    assert {"".join(text.split()) for text in held_out} <= {prompt(expression) for expression in spared}
+    assert not {"".join(text.split()) for text in train} & {prompt(expression) for expression in spared}
+    settings = cell.config.validation
+    assert min(len(held_out), settings.problems) * settings.sampling["sampled"].samples >= 1024
+    check_held_out(task, train, held_out)
+    with pytest.raises(RuntimeError, match="1 problems of the evaluation are not held out"):
+        check_held_out(task, [], [*held_out, " ".join(prompt(taught[0]))])
+    with pytest.raises(RuntimeError, match="not held out"):
+        check_held_out(task, [held_out[3]], held_out)
+
+
+def test_a_cell_is_finished_for_its_own_settings_only(tmp_path):
+    cell = cells(CONFIGS / "cpu.yaml")[0]
+    assert not is_finished(cell, tmp_path)
+    (tmp_path / cell.file).write_text(json.dumps({"made_from": cell.made_from}))
+    assert is_finished(cell, tmp_path)
+    moved = Plan.load(CONFIGS / "cpu.yaml").cells(Path("other/agents"))[0]
+    assert is_finished(moved, tmp_path)
+    for changes in ({"seeds": [9]}, {"warm_starts": [9]}, {"habit_steps": 3}, {"skill_steps": 3}):
+        other = cells(CONFIGS / "cpu.yaml", **changes)[0]
+        (tmp_path / other.file).write_text(json.dumps({"made_from": cell.made_from}))
+        assert not is_finished(other, tmp_path)
+
+
+def test_pairs_of_one_task_share_the_skill_and_not_the_habits():
+    by_pair = {cell.pair: cell.warm_starts["bob"] for cell in cells(CONFIGS / "cpu.yaml") if cell.seed == 0}
+    near, far, products = by_pair.values()
+    assert near.skilled_folder == far.skilled_folder != products.skilled_folder
+    assert len({start.folder for start in by_pair.values()} | {near.skilled_folder}) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"reference": "ppo"}, "'ppo' is not one of the methods"),
+        ({"methods": {"hacpo": ["algorithm.prset=x"]}}, "did you mean algorithm.preset"),
+        ({"pairs": {"p": {"task": "sums", "habits": {}}}}, "'sums' is not one of chain_sum, products"),
+        ({"pairs": {"p": {"task": "products", "habits": {"alice": [0, 0]}}}}, "give those of alice and bob"),
+        ({"seed": [1]}, "seed: Extra inputs"),
+    ],
+)
+def test_a_wrong_plan_is_named(tmp_path, change, said):
+    path = tmp_path / "p.yaml"
+    path.write_text(yaml.safe_dump({"base": str(CONFIGS / "cpu.yaml"), **change}))
+    with pytest.raises(UserError, match=said):
+        cells(path)
