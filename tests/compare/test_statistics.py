@@ -19,7 +19,7 @@ def test_quantiles_enclose_95_percent_of_students_t(degrees):
     for i in range(parts + 1):
         u = -end + i * width
         total += (1 if i in (0, parts) else 4 if i % 2 else 2) * density(math.tan(u)) / math.cos(u) ** 2
-    assert total * width / 3 == pytest.approx(0.95, abs=1e-5 if degrees > 1 else 2e-5)
+    assert total * width / 3 == pytest.approx(0.95, abs=6e-5)  # quantiles have three decimals
     assert sorted(T_QUANTILES, reverse=True) == list(T_QUANTILES)
 
 
