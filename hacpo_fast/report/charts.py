@@ -43,6 +43,7 @@ CATALOGUE: dict[str, tuple[Figure, ...]] = {
         Figure("cross_live", "Cross, live", "share of others' responses that still teach", "share"),
         Figure("cross_clip_low", "Cross, below range", "share of others' responses", "share"),
         Figure("cross_clip_high", "Cross, above range", "share of others' responses", "share"),
+        Figure("cross_lower", "Cross, lower bound", "at the first update of a step"),
     ),
     "Optimisation": (
         Figure("entropy", "Entropy", "nats per token, from the sampled tokens"),
@@ -66,8 +67,8 @@ CATALOGUE: dict[str, tuple[Figure, ...]] = {
         Figure("trained_tokens_per_second", "Trained tokens", "per second of learning", "count"),
     ),
 }  # fmt: skip
-MEMORY, FURTHER = "Memory", "Further"
-"""Of numbers that the catalogue does not know: those of memory, and the rest."""
+OTHER_TOPICS = {"Time by agent": "time.", "Memory": "memory", "Further": ""}
+"""Groups of numbers that the catalogue does not know, by what their names hold; the first that fits counts."""
 
 
 class Line(NamedTuple):
@@ -115,11 +116,11 @@ def chart_groups(series: Sequence[RunSeries]) -> list[Group]:
         groups.append(Group(title, [chart for chart in charts if chart.lines]))
         drawn |= {name for figure in figures for name in (figure.metric, figure.spread) if name}
     names = dict.fromkeys(name for each in series for name in each.metrics if name not in drawn)
-    for title, chosen in (
-        (MEMORY, [n for n in names if "memory" in n]),
-        (FURTHER, [n for n in names if "memory" not in n]),
-    ):
-        groups.append(Group(title, [_chart(series, Figure(name, *_described(name))) for name in chosen]))
+    others: dict[str, list[Chart]] = {topic: [] for topic in OTHER_TOPICS}
+    for name in names:
+        topic = next(topic for topic, part in OTHER_TOPICS.items() if part in name)
+        others[topic].append(_chart(series, Figure(name, *_described(name))))
+    groups += [Group(topic, charts) for topic, charts in others.items()]
     return [group for group in groups if group.charts]
 
 
@@ -168,5 +169,9 @@ def _chart(series: Sequence[RunSeries], figure: Figure) -> Chart:
 
 def _described(name: str) -> tuple[str, str, str]:
     """Title, meaning and kind of a number that the catalogue does not know."""
-    kind = "bytes" if name.endswith("bytes") else "share" if name.endswith("_share") else "number"
-    return name.replace("_", " ").replace(".", " · ").capitalize(), "", kind
+    title = name.replace("_", " ").replace(".", " · ").capitalize()
+    if name.startswith("time."):
+        return title, "seconds per step", "seconds"
+    if name.endswith("bytes") or name.startswith("peak_memory"):
+        return title, "", "bytes"
+    return title, "", "share" if name.endswith("_share") else "number"

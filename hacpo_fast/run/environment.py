@@ -54,7 +54,7 @@ def _describe(device: Any) -> dict[str, Any]:
     gpu = torch.cuda.get_device_properties(device) if device.type == "cuda" else None
     return {
         "started": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-        "command": sys.argv,
+        "command": sys.orig_argv,
         "commit": _commit(),
         "python": platform.python_version(),
         "packages": {name: version for name in PACKAGES if (version := _version(name))},

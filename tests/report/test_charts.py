@@ -6,7 +6,7 @@ import random
 import made_runs
 import pytest
 
-from hacpo_fast.report.charts import CATALOGUE, FURTHER, MEMORY, chart_groups
+from hacpo_fast.report.charts import CATALOGUE, OTHER_TOPICS, chart_groups
 from hacpo_fast.report.data import ALL_POINTS, FEWEST, POINTS, agents_of, page_data
 from hacpo_fast.report.reading import read_sources
 from hacpo_fast.report.series import RunSeries
@@ -28,6 +28,7 @@ def test_every_number_of_a_run_has_a_chart(tmp_path):
     for record in metrics:
         if "agents" in record:
             record |= {"novel": 3 * record["step"], "memory": {"peak_bytes": 1e9 + record["step"]}, "remark": "fine"}
+            record["agents"]["ada"]["time"] = {"learn/forward": 0.5 * record["step"]}
             record["agents"]["bea"] |= {"engine": {"cache": {"hits": 0.5 * record["step"]}}, "kind": "shared"}
     data = data_of(made_runs.write(tmp_path / "run", metrics))
     charts = charts_of(data)
@@ -41,8 +42,9 @@ def test_every_number_of_a_run_has_a_chart(tmp_path):
     assert spreads <= charts.keys()
     (line,) = charts["novel"]["lines"]
     assert line == {"run": 0, "agent": "", "x": [1, 2, 3, 4, 5, 6], "y": [3, 6, 9, 12, 15, 18]}
+    assert charts["time.learn/forward"]["kind"] == "seconds"
     assert charts["memory.peak_bytes"]["kind"] == "bytes" and charts["engine.cache.hits"]["lines"][0]["y"][1] == 1.0
-    assert [group["title"] for group in data["groups"][-2:]] == [MEMORY, FURTHER]
+    assert [group["title"] for group in data["groups"][-3:]] == list(OTHER_TOPICS)
     assert {(each["agent"], each["name"], each["value"]) for each in data["words"]} == {
         ("", "remark", "fine"), ("bea", "kind", "shared"),
     }  # fmt: skip

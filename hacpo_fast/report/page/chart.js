@@ -20,7 +20,9 @@ function scale(from, to, start, end) {
 function frame(host, xs, ys, kind, xLabel, right, whole) {
   const width = Math.max(host.clientWidth, 160),
     height = Math.max(host.clientHeight, 120);
-  const yTicks = ticks(ys[0], ys[1], Math.max(2, Math.floor(height / 38)));
+  const unit = kind === "bytes" ? 1024 ** Math.floor(Math.log2(Math.max(ys[1], 1)) / 10) : 1;
+  const yTicks = ticks(ys[0] / unit, ys[1] / unit, Math.max(2, Math.floor(height / 38)));
+  yTicks.values = yTicks.values.map((value) => value * unit);
   const labels = yTicks.values.map((value) => tickLabel(kind, value, yTicks.step));
   const left = 10 + 6.4 * Math.max(...labels.map((label) => label.length), 2);
   const box = { left, right: width - right, top: 10, bottom: height - 34, width, height };

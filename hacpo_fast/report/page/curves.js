@@ -220,12 +220,17 @@ function drawEnds(labelled, labels, drawing, box, x, y) {
       if (isNumber(line.y[index]) && at[index] !== null) return [x(at[index]), y(line.y[index])];
     return [box.right, box.bottom];
   });
-  const heights = apart(
-    last.map((each) => each[1]),
-    17,
-    box.top + 2,
-    box.bottom - 2,
-  );
+  const heights = last.map((each) => each[1]);
+  for (const column of new Set(last.map((each) => each[0]))) {
+    const same = last.flatMap((each, index) => (each[0] === column ? [index] : []));
+    const moved = apart(
+      same.map((index) => heights[index]),
+      17,
+      box.top + 2,
+      box.bottom - 2,
+    );
+    same.forEach((index, position) => (heights[index] = moved[position]));
+  }
   labelled.forEach(({ line }, index) => {
     const label = svg("text", { class: "end", x: last[index][0] + 11, y: heights[index] + 4.5 }, labels[index]);
     label.style.setProperty("--c", colourOf(line.run, line.agent));

@@ -64,7 +64,8 @@ function tickLabel(kind, value, step) {
     const decimals = Math.max(0, -Math.floor(Math.log10(100 * step) + 1e-9));
     return signed((100 * value).toFixed(decimals)) + NARROW + "%";
   }
-  if (kind === "bytes") return FORMATS.bytes(value);
+  if (kind === "bytes")
+    return value === 0 ? "0" : FORMATS.bytes(value).replace(/\.0+(?=\D|$)|(\.\d*?)0+(?=\D|$)/, "$1");
   if (Math.abs(value) < step / 1e6) return "0";
   if (step >= 1000)
     return scaled(value, ["", NARROW + "k", NARROW + "M", NARROW + "G"], 1000).replace(/\.0+(?=\D|$)/, "");
