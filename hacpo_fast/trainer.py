@@ -96,6 +96,8 @@ class Trainer:
         run, steps = self.config.run, self.prepared.steps
         try:
             self._validate_if_due()
+            if self.steps_done and self.saved is None:  # its validation had been interrupted
+                self.save_checkpoint()
             for step in range(self.steps_done + 1, steps + 1):
                 with self._saving_on_failure(step):
                     with self._profiling(step):
