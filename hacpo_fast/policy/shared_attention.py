@@ -11,7 +11,7 @@ sequences, windows and capped scores among it. What is around attention still ru
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ def can_merge(query: Tensor, value: Tensor) -> bool:
 def merged(query: Tensor, key: Tensor, value: Tensor, cu: Tensor, shared: SharedPrompts, scale: float | None) -> Tensor:
     """[1, heads, T, D] (key, value: [1, kv_heads, T, D]) -> [1, T, heads, D]; cu [S+1]: the batch's segments."""
     tensors = (tensor if tensor.stride(-1) == 1 else tensor.contiguous() for tensor in (query, key, value))
-    return _Merged.apply(*tensors, cu.diff().tolist(), shared.slices(), scale)
+    return _Merged.apply(*tensors, cu.diff().tolist(), shared.prompts, shared.responses, scale)
 
 
 def expanded(query: Tensor, key: Tensor, value: Tensor, shared: SharedPrompts, attend: Callable[..., Tensor]) -> Tensor:
@@ -47,7 +47,7 @@ def expanded(query: Tensor, key: Tensor, value: Tensor, shared: SharedPrompts, a
 
 
 class _Merged(torch.autograd.Function):
-    """segments: lengths of what attends to itself, causally; pairs: tokens of a shared prompt and of its responses."""
+    """segments: lengths of what attends to itself, causally. prompts, responses: see `SharedPrompts`."""
 
     @staticmethod
     def forward(
@@ -56,45 +56,61 @@ class _Merged(torch.autograd.Function):
         key: Tensor,
         value: Tensor,
         segments: list[int],
-        pairs: list[tuple[slice, slice]],
+        prompts: tuple[int, ...],
+        responses: tuple[int, ...],
         scale: float | None,
     ) -> Tensor:
-        own = [_kernel(q, k, v, 0.0, True, scale=scale) for q, k, v in _split((query, key, value), segments)]
-        # The kernel's own layout: tokens before heads.
-        output, lse = (torch.cat([part.transpose(1, 2) for part in parts], 1) for parts in zip(*own, strict=True))
-        for prompt, answered in pairs:
-            there, there_lse = _kernel(
-                query[:, :, answered], key[:, :, prompt], value[:, :, prompt], 0.0, False, scale=scale
-            )
-            there, there_lse = there.transpose(1, 2), there_lse.transpose(1, 2)
-            here, here_lse = output[:, answered], lse[:, answered]
+        inside = [_kernel(*part, 0.0, True, scale=scale) for part in _split((query, key, value), segments)]
+        output, lse = _join(inside)
+        if any(responses):
+            asked, seen = slice(sum(prompts), sum(prompts) + sum(responses)), slice(0, sum(prompts))
+            pairs = _split_pairs((query[:, :, asked],), (key[:, :, seen], value[:, :, seen]), prompts, responses)
+            there, there_lse = _join([_kernel(*pair, 0.0, False, scale=scale) for pair in pairs if pair[0].shape[2]])
+            here, here_lse = output[:, asked], lse[:, asked]
             weight = torch.sigmoid(there_lse - here_lse).unsqueeze(-1)  # of the prompt; at least float32
-            output[:, answered] = torch.lerp(here.to(weight.dtype), there.to(weight.dtype), weight)
-            lse[:, answered] = torch.logaddexp(here_lse, there_lse)
+            output[:, asked] = torch.lerp(here.to(weight.dtype), there.to(weight.dtype), weight)
+            lse[:, asked] = torch.logaddexp(here_lse, there_lse)
         ctx.save_for_backward(query, key, value, output, lse)
-        ctx.segments, ctx.pairs, ctx.scale = segments, pairs, scale
+        ctx.segments, ctx.prompts, ctx.responses, ctx.scale = segments, prompts, responses, scale
         return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, *rest = ctx.saved_tensors
+        prompts, responses, scale = ctx.prompts, ctx.responses, ctx.scale
         gradient = gradient if gradient.stride(-1) == 1 else gradient.contiguous()
         gradient, output, lse = (tensor.transpose(1, 2) for tensor in (gradient, *rest))
-        own = [
-            _kernel_backward(*part, 0.0, True, scale=ctx.scale)
-            for part in _split((gradient, query, key, value, output, lse), ctx.segments)
-        ]
-        sums = [torch.cat([part.transpose(1, 2) for part in parts], 1) for parts in zip(*own, strict=True)]
-        for prompt, answered in ctx.pairs:
-            parts = _kernel_backward(
-                gradient[:, :, answered], query[:, :, answered], key[:, :, prompt], value[:, :, prompt],
-                output[:, :, answered], lse[:, :, answered], 0.0, False, scale=ctx.scale,
-            )  # fmt: skip
-            for total, place, part in zip(sums, (answered, prompt, prompt), parts, strict=True):
-                total[:, place] += part.transpose(1, 2)
-        return *(total.transpose(1, 2) for total in sums), None, None, None
+        tensors = (gradient, query, key, value, output, lse)
+        sums = _join([_kernel_backward(*part, 0.0, True, scale=scale) for part in _split(tensors, ctx.segments)])
+        if any(responses):
+            asked, seen = slice(sum(prompts), sum(prompts) + sum(responses)), slice(0, sum(prompts))
+            of_queries = tuple(tensor[:, :, asked] for tensor in (gradient, query, output, lse))
+            pairs = _split_pairs(of_queries, (key[:, :, seen], value[:, :, seen]), prompts, responses)
+            crossing = [
+                _kernel_backward(g, q, k, v, o, e, 0.0, False, scale=scale)
+                if q.shape[2]
+                else (q, torch.zeros_like(k), torch.zeros_like(v))
+                for g, q, o, e, k, v in pairs
+            ]
+            for total, place, part in zip(sums, (asked, seen, seen), _join(crossing), strict=True):
+                total[:, place] += part
+        return *(total.transpose(1, 2) for total in sums), None, None, None, None
 
 
-def _split(tensors: tuple[Tensor, ...], lengths: list[int]) -> zip:
+def _split(tensors: tuple[Tensor, ...], lengths: Sequence[int]) -> Iterable[tuple[Tensor, ...]]:
     return zip(*(tensor.split(lengths, dim=2) for tensor in tensors), strict=True)
+
+
+def _split_pairs(
+    of_queries: tuple[Tensor, ...], of_keys: tuple[Tensor, ...], prompts: Sequence[int], responses: Sequence[int]
+) -> Iterable[tuple[Tensor, ...]]:
+    """What belongs to the responses of each prompt, then what belongs to the prompt."""
+    return (
+        (*queries, *keys) for queries, keys in zip(_split(of_queries, responses), _split(of_keys, prompts), strict=True)
+    )
+
+
+def _join(results: list[tuple[Tensor, ...]]) -> list[Tensor]:
+    """The kernel's results for all pieces, tokens before heads as the kernel itself lays them out."""
+    return [torch.cat([part.transpose(1, 2) for part in parts], dim=1) for parts in zip(*results, strict=True)]

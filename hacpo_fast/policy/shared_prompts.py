@@ -94,15 +94,3 @@ class SharedPrompts:
     responses: tuple[int, ...]
     whole: Repeated
     whole_cu_seqlens: Tensor
-
-    def slices(self) -> list[tuple[slice, slice]]:
-        """Tokens of each shared prompt and tokens of its responses, where those have any."""
-        prompt_ends = np.cumsum(self.prompts)
-        response_ends = prompt_ends[-1] + np.cumsum(self.responses)
-        return [
-            (slice(prompt_end - prompt, prompt_end), slice(response_end - response, response_end))
-            for prompt, prompt_end, response, response_end in zip(
-                self.prompts, prompt_ends.tolist(), self.responses, response_ends.tolist(), strict=True
-            )
-            if response
-        ]

@@ -18,7 +18,6 @@ from hacpo_fast.policy.attention import varlen_attention
 from hacpo_fast.policy.batch import PackedBatch
 from hacpo_fast.policy.micro_batches import micro_batches
 from hacpo_fast.policy.policy import Policy
-from hacpo_fast.policy.shared_prompts import SharedPrompts
 from hacpo_fast.scoring import score
 
 # Prompts and the lengths of their responses: empty ones, ones that are never read, a group of one.
@@ -241,16 +240,27 @@ def test_probe_sees_broken_batches(monkeypatch, change, dtype):
 
 
 @pytest.mark.parametrize(
-    "pairs_of",
+    "split",
     [
-        lambda slices: [],  # nobody sees a prompt
-        lambda slices: slices[1:],
-        lambda slices: [(slice(prompt.start, prompt.stop - 1 or 1), rows) for prompt, rows in slices[:1]] + slices[1:],
+        lambda of_queries, of_keys, prompts, responses: [  # the keys of another prompt
+            (*queries, *keys)
+            for queries, keys in zip(
+                shared_attention._split(of_queries, responses),
+                [*shared_attention._split(of_keys, prompts)][::-1],
+                strict=True,
+            )
+        ],
+        lambda of_queries, of_keys, prompts, responses: [(*of_queries, *of_keys)],  # those of all prompts
+        lambda of_queries, of_keys, prompts, responses: [  # all but the last token
+            (*queries, *(part[:, :, : max(1, part.shape[2] - 1)] for part in keys))
+            for queries, keys in zip(
+                shared_attention._split(of_queries, responses), shared_attention._split(of_keys, prompts), strict=True
+            )
+        ],
     ],
 )
-def test_probe_sees_a_wrong_mask(monkeypatch, pairs_of):
-    slices = SharedPrompts.slices
-    monkeypatch.setattr(SharedPrompts, "slices", lambda shared: pairs_of(slices(shared)))
+def test_probe_sees_a_wrong_mask(monkeypatch, split):
+    monkeypatch.setattr(shared_attention, "_split_pairs", split)
     refused(Policy(tiny.build("qwen3")), "log-prob changes")
 
 
@@ -267,7 +277,7 @@ def test_probe_sees_a_wrong_gradient(monkeypatch):
     backward = shared_attention._Merged.backward
 
     def without_prompts(ctx, gradient):
-        ctx.pairs = []
+        ctx.responses = (0,) * len(ctx.responses)
         return backward(ctx, gradient)
 
     monkeypatch.setattr(shared_attention._Merged, "backward", staticmethod(without_prompts))
