@@ -42,6 +42,34 @@ class LearnerBatch:
         """[R] bool: rows with a gradient. The rest count in the loss's denominator and nowhere else."""
         return self.scorable & (self.advantages * self.capability_ratio != 0)
 
+    def needed(self, kl: bool) -> np.ndarray:
+        """[R] bool: rows that a pass has to compute. A KL term gives every own response a gradient, if not dropped."""
+        return self.matters | (self.from_self & ~self.dropped & kl)
+
+    def sampled_logprobs(self, rows: np.ndarray) -> np.ndarray:
+        """[T] float32: rollout-time log-probs token by token, `rows` end to end, NaN for responses of others."""
+        parts = [np.zeros(0, dtype=np.float32)]
+        for row in rows:
+            view = self.views[row]
+            known = view.source_logprobs
+            parts.append(known if known is not None else np.full(len(view.token_ids), np.nan, dtype=np.float32))
+        return np.concatenate(parts)
+
+    def columns(self, rows: np.ndarray, device: torch.device, tokens: bool) -> dict[str, Tensor | None]:
+        """What the loss takes of `rows`, in single precision; tokens: rollout-time log-probs token by token, too."""
+
+        def column(values: np.ndarray) -> Tensor:
+            values = values[rows]
+            return torch.from_numpy(values.astype(np.float32) if values.dtype == np.float64 else values).to(device)
+
+        return {
+            "source_mean_logprobs": column(self.source_mean_logprobs),
+            "advantages": column(self.advantages),
+            "is_own": column(self.own_objective),
+            "capability_ratio": column(self.capability_ratio),
+            "source_token_logprobs": torch.from_numpy(self.sampled_logprobs(rows)).to(device) if tokens else None,
+        }
+
     def sequence(self, row: int) -> tuple[np.ndarray, np.ndarray]:
         return self.prompt_tokens[row], self.views[row].token_ids
 

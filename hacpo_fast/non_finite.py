@@ -8,7 +8,8 @@ from hacpo_fast.errors import UserError
 from hacpo_fast.policy.optimizer import Update
 
 if TYPE_CHECKING:
-    from hacpo_fast.learner import Learner, MiniBatch
+    from hacpo_fast.learner import Learner
+    from hacpo_fast.passes import MiniBatch
 
 
 class TooManySkipped(Exception):

@@ -19,7 +19,7 @@ from torch import nn
 
 from hacpo_fast.agent import Agent, read_card
 from hacpo_fast.command_line import exit_status
-from hacpo_fast.learner import Learner
+from hacpo_fast.passes import Passes
 from hacpo_fast.policy.optimizer import Update
 from hacpo_fast.preparation import choose_device
 from hacpo_fast.replay_file import Replay, load_replay
@@ -43,7 +43,7 @@ class RowResult:
 class Result:
     """broken_weights: names of weights that are not finite. rows: responses with a gradient. update: all together."""
 
-    learner: Learner
+    agent: Agent
     broken_weights: list[str]
     rows: list[RowResult]
     update: Update
@@ -66,22 +66,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def replay(saved: Replay, device: torch.device) -> Result:
     """Makes the update on the agent's saved state, first response by response without updating, then as it was."""
-    learner = _learner(saved, device)
-    optimizer = learner.agent.optimizer
-    broken = [name for name, weight in learner.agent.policy.model.named_parameters() if not weight.isfinite().all()]
-    rows = []
-    for row in np.flatnonzero(learner.needed):
-        loss = learner._backward(np.array([row]), saved.minibatch).item()
+    agent = _agent(saved, device)
+    passes = Passes(agent, saved.batch, saved.config, saved.config.algorithm, saved.reference_logprobs)
+    optimizer = agent.optimizer
+    broken = [name for name, weight in agent.policy.model.named_parameters() if not weight.isfinite().all()]
+    needed, rows = np.flatnonzero(passes.needed), []
+    for row in needed:
+        loss = passes.train(np.array([row]), saved.minibatch).item()
         rows.append(RowResult(int(row), loss, nn.utils.get_total_norm([*optimizer.gradients().values()]).item()))
         optimizer.zero_grad()
-    live = np.flatnonzero(learner.needed)
-    loss = sum(learner._backward(part, saved.minibatch).item() for part in learner._micro_batches(live))
+    loss = sum(passes.train(part, saved.minibatch).item() for part in passes.micro_batches(needed))
     optimizer.clip_and_norm(saved.config.training.max_grad_norm)
     update = optimizer.step(saved.lr) if math.isfinite(loss) else optimizer.discard()
-    return Result(learner, broken, rows, update)
+    return Result(agent, broken, rows, update)
 
 
-def _learner(saved: Replay, device: torch.device) -> Learner:
+def _agent(saved: Replay, device: torch.device) -> Agent:
     # The tokenizer is read from the saved state too, and so is what a KL term needs: the models may be gone.
     settings = saved.config.agents[saved.agent].model_copy(
         update={"model": str(saved.state), "tokenizer": None, "revision": None}
@@ -89,12 +89,7 @@ def _learner(saved: Replay, device: torch.device) -> Learner:
     plain = saved.config.algorithm.model_copy(update={"kl_coef": 0.0})
     config = saved.config.model_copy(update={"algorithm": plain})
     index = list(saved.config.agents).index(saved.agent)
-    agent = Agent(index, read_card(saved.agent, settings), config, device, saved.state)
-    learner = Learner(agent, saved.batch, config, saved.lr, np.random.default_rng(0))  # its mini-batches are not used
-    learner.algorithm, learner.batch = saved.config.algorithm, saved.batch
-    learner.needed = saved.batch.matters | (saved.batch.from_self & bool(learner.algorithm.kl_coef))
-    learner.reference_logprobs = saved.reference_logprobs
-    return learner
+    return Agent(index, read_card(saved.agent, settings), config, device, saved.state)
 
 
 def show(saved: Replay, result: Result, console: Console) -> None:
@@ -108,7 +103,7 @@ def show(saved: Replay, result: Result, console: Console) -> None:
     table = Table(
         "response", "problem", "by", "tokens", "advantage", "loss", "gradient norm", "text", box=box.SIMPLE_HEAD
     )
-    tokenizer = result.learner.agent.codec.tokenizer
+    tokenizer = result.agent.codec.tokenizer
     for one in sorted(result.rows, key=lambda one: (one.finite, -one.grad_norm)):
         tokens = batch.views[one.row].token_ids
         table.add_row(

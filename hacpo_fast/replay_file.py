@@ -15,9 +15,9 @@ from safetensors.numpy import save_file
 from hacpo_fast import config_file
 from hacpo_fast.config import Config
 from hacpo_fast.errors import UserError
-from hacpo_fast.learner import MiniBatch
 from hacpo_fast.learner_batch import LearnerBatch
 from hacpo_fast.non_finite import TooManySkipped
+from hacpo_fast.passes import MiniBatch
 from hacpo_fast.rollouts.views import View
 from hacpo_fast.run.whole import write_folder
 
@@ -68,8 +68,10 @@ def save_replay(folder: Path, step: int, skipped: TooManySkipped) -> Path:
         arrays["importance"] = batch.importance[rows]
     if batch.token_importance is not None:
         arrays |= _ragged("token_importance", [batch.token_importance[row] for row in rows])
-    if learner.reference_logprobs is not None:
-        arrays |= _ragged("reference", [learner.reference_logprobs[row] for row in rows])
+    reference = learner.passes.reference_logprobs
+    if reference is not None:
+        nothing = np.zeros(0, dtype=np.float32)
+        arrays |= _ragged("reference", [reference.get(row, nothing) for row in rows.tolist()])
     about = {
         "format": FORMAT,
         # The learner's own algorithm: a bound that adapts is then where it was.
@@ -128,7 +130,7 @@ def load_replay(path: Path) -> Replay:
         minibatch=MiniBatch(np.arange(len(views)), update["updates_done"], update["on_policy"]),
         lr=update["lr"],
         batch=batch,
-        reference_logprobs=None if reference is None else dict(enumerate(reference)),
+        reference_logprobs=None if reference is None else {i: part for i, part in enumerate(reference) if len(part)},
     )
 
 

@@ -34,7 +34,7 @@ def agent_record(
     own = pool.of(agent.index)
     verified = own.verified_reward
     lengths = np.array([len(rollout.token_ids) for rollout in own.rollouts])
-    means, spreads = learner.accumulator.means(), learner.accumulator.spreads()
+    means, spreads = learner.passes.accumulator.means(), learner.passes.accumulator.spreads()
     record = {
         "updates": agent.updates,
         "time": phases.seconds_of(agent.name),
@@ -53,10 +53,10 @@ def agent_record(
         "lr": learner.lr,
         "cross_lower": learner.algorithm.cross_lower,
         "generated_tokens_per_second": float(lengths.sum() / phases.spent("rollout", agent.name)),
-        "trained_tokens_per_second": learner.trained_tokens / phases.spent("learn", agent.name),
+        "trained_tokens_per_second": learner.passes.trained_tokens / phases.spent("learn", agent.name),
         "unscorable_share": learner.batch.unscorable_share,
-        "live_share": float(learner.needed.mean()),
-        "screened_share": learner.screened_out / len(learner.needed),
+        "live_share": float(learner.passes.needed.mean()),
+        "screened_share": learner.passes.screened_out / len(learner.batch.prompt),
         **{f"{name}_std": spread for name, spread in spreads.items() if name.endswith("_ratio")},
     }
     for name, mean in means.items():

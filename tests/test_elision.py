@@ -88,13 +88,13 @@ def test_gradients_are_those_of_a_plain_loop(first_learner, monkeypatch, score_f
     monkeypatch.undo()
     learner = first_learner({"score_first": score_first, "token_budget": 200}, algorithm__minibatch_order=order)
     gradients = learn(learner, monkeypatch)
-    assert not whole.needed.all()  # something could be left out
+    assert not whole.passes.needed.all()  # something could be left out
     assert len(gradients) == len(expected) > 1
     for ours, theirs in zip(gradients, expected, strict=True):
         for name, gradient in theirs.items():
             torch.testing.assert_close(ours.get(name, torch.zeros_like(gradient)), gradient, rtol=1e-4, atol=2e-6)
     # What has no advantage has no loss either, and counts in the denominator alone.
-    assert learner.accumulator.means()["loss"] == pytest.approx(np.mean(losses), abs=1e-6)
+    assert learner.passes.accumulator.means()["loss"] == pytest.approx(np.mean(losses), abs=1e-6)
 
 
 def seeing_everything(*arguments):
@@ -108,28 +108,28 @@ def test_scoring_first_changes_no_number(first_learner, monkeypatch):
     for score_first in ("never", "always"):
         learner = first_learner({"score_first": score_first})
         learn(learner, monkeypatch)
-        spreads = {f"{name}_std": spread for name, spread in learner.accumulator.spreads().items()}
-        records.append(learner.accumulator.means() | spreads)
-        trained.append(learner.trained_tokens)
+        spreads = {f"{name}_std": spread for name, spread in learner.passes.accumulator.spreads().items()}
+        records.append(learner.passes.accumulator.means() | spreads)
+        trained.append(learner.passes.trained_tokens)
     assert records[0].keys() == records[1].keys()
     for name, value in records[0].items():
         assert records[1][name] == pytest.approx(value, rel=1e-4, abs=1e-5), name
     assert 0 < records[0]["cross_live"] < 1
     assert trained[1] < trained[0]
-    others = (learner.needed & ~learner.batch.from_self).sum()
-    assert learner.screened_out == round((1 - records[0]["cross_live"]) * others)
+    others = (learner.passes.needed & ~learner.batch.from_self).sum()
+    assert learner.passes.screened_out == round((1 - records[0]["cross_live"]) * others)
 
 
 def test_whether_to_score_first_follows_from_what_was_discarded(first_learner):
     learner = first_learner({"score_first": "auto"})
-    assert not learner._screens()
+    assert not learner.scores_first()
     policy = learner.agent.policy
     limit = break_even(policy.model, policy.head.weight, checkpointed=False)
     assert 1 / 3 < limit < 1
     learner.agent.clip_history.add(int(1000 * limit) - 1, 1000)
-    assert not learner._screens()
+    assert not learner.scores_first()
     learner.agent.clip_history.add(1000, 1000)
-    assert learner._screens()
+    assert learner.scores_first()
 
 
 def test_break_even_is_where_the_products_are_equal():
@@ -166,14 +166,14 @@ def test_the_first_update_needs_no_scores_of_the_old_policy(first_learner, monke
 
     from hacpo_fast.scoring import score
 
-    monkeypatch.setattr("hacpo_fast.learner.score", count)
+    monkeypatch.setattr("hacpo_fast.passes.score", count)
     changes = {"algorithm__name": name, "algorithm__naive_reference": "learner", "rollout__logprobs": "recompute"}
     learner = first_learner({"minibatch_responses": 8}, **changes)
-    assert scored == [int(np.sum(learner.needed[np.concatenate(learner.minibatches[1:])]))]
+    assert scored == [int(np.sum(learner.passes.needed[np.concatenate(learner.minibatches[1:])]))]
     learn(learner, monkeypatch)
-    means = learner.accumulator.means()
+    means = learner.passes.accumulator.means()
     assert means["own_ratio"] == pytest.approx(1, abs=1e-5)  # at standing weights all ratios are 1
-    assert learner.accumulator.spreads()["own_ratio"] < 1e-5
+    assert learner.passes.accumulator.spreads()["own_ratio"] < 1e-5
     assert means["mismatch"] < 1e-4
     if name == "naive":
         assert means["cross_ratio"] == pytest.approx(1, abs=1e-5)

@@ -139,10 +139,10 @@ def test_updates_of_any_pool(crew, case):
             assert math.isfinite(update["loss"])
             assert update["loss"] == pytest.approx(update["plain"], rel=1e-4, abs=1e-5)
             assert update["applied"] or update["untouched"]
-            if not learner.needed[update["rows"]].any():
+            if not learner.passes.needed[update["rows"]].any():
                 assert not update["applied"] and update["loss"] == 0
         if len(set(case["rewards"])) == 1:
-            assert not learner.needed.any()
+            assert not learner.passes.needed.any()
             assert all(torch.equal(now, start[name]) for name, now in agent.policy.model.state_dict().items())
             assert agent.optimizer.state_dict() == {}
         assert learner.skipped_updates == 0
@@ -153,23 +153,23 @@ def test_updates_of_any_pool(crew, case):
 def follow(learner):
     """Notes of every update: its rows, its loss and the plain one of that moment, and whether it changed anything."""
     updates, right = [], learner._update
-    add, losses = learner.accumulator.add, []
+    add, losses = learner.passes.accumulator.add, []
 
     def note(name, values, weight=1.0):
         if name == "loss":
             losses.append(float(values))
         add(name, values, weight)
 
-    learner.accumulator.add = note
+    learner.passes.accumulator.add = note
 
     def snapshot():
         state = learner.agent.optimizer.state_dict()
         weights = learner.agent.policy.model.state_dict()
         return {name: tensor.clone() for name, tensor in [*state.items(), *weights.items()]}
 
-    def update(minibatch):
+    def update(minibatch, scores_first):
         plain, before = plain_loss(learner, minibatch), snapshot()
-        applied = right(minibatch)
+        applied = right(minibatch, scores_first)
         after = snapshot()
         same = before.keys() == after.keys() and all(torch.equal(after[name], before[name]) for name in before)
         updates.append({

@@ -8,6 +8,7 @@ import runs
 import torch
 
 from hacpo_fast.errors import UserError
+from hacpo_fast.passes import MiniBatch
 from hacpo_fast.policy import policy
 from hacpo_fast.preparation import prepare
 from hacpo_fast.trainer import Trainer
@@ -40,15 +41,15 @@ def test_gradients_of_a_step_do_not_depend_on_it(settings, tmp_path, budget):
         config = settings("ada", "bea", training__share_prompts=share, algorithm__kl_coef=0.01)
         trainer = Trainer(prepare(config), tmp_path / "run")
         assert trainer.agents[0].notes == []
-        learner = runs.first_learner(trainer, budget)
+        learner = runs.first_learner(trainer, token_budget=budget)
         seen = read_tokens(trainer.agents[0].policy)
-        rows = np.flatnonzero(learner.needed)
-        for micro in learner._micro_batches(rows):
-            learner._backward(micro, 32, updates_done=0)
+        rows = np.flatnonzero(learner.passes.needed)
+        for micro in learner.passes.micro_batches(rows):
+            learner.passes.train(micro, MiniBatch(np.arange(32), updates_done=0, on_policy=True))
         gradients.append({name: g.clone() for name, g in trainer.agents[0].optimizer.gradients().items()})
         tokens.append(sum(seen))
-        trained.append(learner.trained_tokens)
-        kl.append(np.concatenate([learner.reference_logprobs[row] for row in rows]))
+        trained.append(learner.passes.trained_tokens)
+        kl.append(np.concatenate([*learner.passes.reference_logprobs.values()]))
     assert tokens[1] == tokens[2] < tokens[0] == trained[0]
     assert trained[0] == trained[1] == trained[2]  # sequences as they are, however they are laid out
     for other in (1, 2):

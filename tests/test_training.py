@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hacpo_fast.errors import UserError
-from hacpo_fast.learner import MiniBatch
+from hacpo_fast.passes import MiniBatch
 from hacpo_fast.policy.policy import Policy
 from hacpo_fast.rollouts.transformers_engine import TransformersEngine
 from hacpo_fast.run.place import Place
@@ -258,11 +258,11 @@ def test_gradients_of_a_step_do_not_depend_on_the_micro_batches(settings, tmp_pa
     for budget in (1, 150, 1 << 20):
         trainer = Trainer(prepare(config.model_copy(deep=True)), tmp_path / "run")
         learner = runs.first_learner(trainer, token_budget=budget)
-        rows = np.flatnonzero(learner.needed)
-        for micro in learner._micro_batches(rows):
-            learner._backward(micro, MiniBatch(np.arange(32), updates_done=0, on_policy=True))
+        rows = np.flatnonzero(learner.passes.needed)
+        for micro in learner.passes.micro_batches(rows):
+            learner.passes.train(micro, MiniBatch(np.arange(32), updates_done=0, on_policy=True))
         gradients.append({name: g.clone() for name, g in trainer.agents[0].optimizer.gradients().items()})
-    assert len(learner._micro_batches(rows)) == 1
+    assert len(learner.passes.micro_batches(rows)) == 1
     for other in gradients[1:]:
         for name, gradient in gradients[0].items():
             torch.testing.assert_close(other[name], gradient, rtol=1e-4, atol=1e-6)
@@ -319,11 +319,11 @@ def test_importance_weights_enter_where_they_should(settings, tmp_path, monkeypa
 
     trainer = Trainer(prepare(settings("ada", training__minibatch_responses=32)), tmp_path / "run")
     learner = runs.first_learner(trainer)
-    rows, optimizer = np.flatnonzero(learner.needed), trainer.agents[0].optimizer
+    rows, optimizer = np.flatnonzero(learner.passes.needed), trainer.agents[0].optimizer
 
     def backward(batch):
-        learner.batch = batch
-        loss = learner._backward(rows, MiniBatch(np.arange(32), updates_done=0, on_policy=True))
+        learner.passes.batch = batch
+        loss = learner.passes.train(rows, MiniBatch(np.arange(32), updates_done=0, on_policy=True))
         gradients = {name: gradient.clone() for name, gradient in optimizer.gradients().items()}
         optimizer.zero_grad()
         return loss.item(), gradients
