@@ -156,6 +156,7 @@ def test_validation_settings_of_a_config_are_for_training(models, published, tmp
                 "task.kind=file",
                 "task.name=P",
                 "task.holdout=0",
+                "task.reward=numeric",
                 "validation.every=0",
                 "rollout.engine=transformers",
                 "rollout.max_response_tokens=6",
