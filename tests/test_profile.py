@@ -53,7 +53,7 @@ def test_the_time_of_a_step_adds_up(profiled):
         for agent in record["agents"].values():
             parts = {name: seconds for name, seconds in agent["time"].items() if name.startswith("learn/")}
             assert sum(parts.values()) == pytest.approx(agent["time"]["learn"])
-            assert {"assemble", "pack", "forward", "loss", "backward", "measure", "optimizer", "other"} == {
+            assert {"assemble", "pack", "forward", "loss", "backward", "measure", "optimizer", "other"} <= {
                 name.removeprefix("learn/") for name in parts
             }
 
