@@ -46,7 +46,7 @@ class State(Protocol):
         """All of these parameters, one list after another; what was changed in a list counts once the next is taken."""
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """By kind: MASTER where the parameter is rounded, MOMENTS from the first update on. Of the parameter's shape."""
+        """By kind and of its shape: MASTER where the parameter is rounded, MOMENTS, which Resident has not at first."""
 
     def load(self, name: str, kind: str, tensor: Tensor) -> None: ...
 
