@@ -157,6 +157,7 @@ def _answer_all(
         device=device,
         trust_remote_code=settings.trust_remote_code,
         revision=settings.revision,
+        attention=config.training.attention,
     )
     (needs,) = memory.plan([card], config, device, kind, memory.device_memory(device), trained=False)
     limit = config.validation.max_response_tokens or config.max_response_tokens(card.name)

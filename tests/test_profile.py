@@ -13,7 +13,10 @@ def profiled(tmp_path_factory):
     """A run of two agents whose second step is profiled, and the same run without a profile."""
     folder = tmp_path_factory.mktemp("runs")
     models = runs.write_models(folder / "models")
-    config = runs.settings({name: models[name] for name in ("ada", "bea")}, folder, run__profile_steps=[2, 5])
+    config = runs.settings(
+        {name: models[name] for name in ("ada", "bea")}, folder, run__profile_steps=[2, 5],
+        rollout__prompts_per_step=2, training__minibatch_responses=8, rollout__max_response_tokens=8,
+    )  # fmt: skip
     plain = config.model_copy(update={"run": config.run.model_copy(update={"profile_steps": []})})
     records = [runs.train(each, folder / name) for each, name in ((config, "run"), (plain, "plain"))]
     return folder / "run", *records
@@ -53,7 +56,7 @@ def test_the_time_of_a_step_adds_up(profiled):
         for agent in record["agents"].values():
             parts = {name: seconds for name, seconds in agent["time"].items() if name.startswith("learn/")}
             assert sum(parts.values()) == pytest.approx(agent["time"]["learn"])
-            assert {"assemble", "pack", "forward", "loss", "backward", "measure", "optimizer", "other"} == {
+            assert {"assemble", "pack", "forward", "loss", "backward", "measure", "optimizer", "other"} <= {
                 name.removeprefix("learn/") for name in parts
             }
 

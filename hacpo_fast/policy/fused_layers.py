@@ -25,11 +25,15 @@ from torch import Tensor, nn
 from hacpo_fast.errors import UserError, install_hint
 from hacpo_fast.policy.batch import PackedBatch
 from hacpo_fast.policy.policy import Policy
-from hacpo_fast.policy.probe import LENGTHS, TOLERANCE_16_BITS, TOLERANCE_32_BITS
+from hacpo_fast.policy.probe import (
+    GRADIENT_16_BITS,
+    GRADIENT_32_BITS,
+    LENGTHS,
+    TOLERANCE_16_BITS,
+    TOLERANCE_32_BITS,
+)
 
 ROPE = "apply_rotary_pos_emb"
-GRADIENT_TOLERANCE = {2: 0.1, 4: 1e-3}
-"""Relative difference of gradients that rounding explains, by bytes of a weight."""
 KERNELS = {"rope": True, "rms_norm": True, "layer_norm": True, "swiglu": True, "geglu": True}
 LOSSES = {"cross_entropy": False, "fused_linear_cross_entropy": False}
 
@@ -145,6 +149,6 @@ def _compare(before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor], dtype:
         raise Unsuitable(f"its kernels change a log-prob by {error:.2g} nats, rounding explains {tolerance:.2g}")
     if len(gradient):
         error = ((new_gradient - gradient).norm() / gradient.norm().clamp(min=1e-30)).item()
-        tolerance = GRADIENT_TOLERANCE[min(dtype.itemsize, 4)]
+        tolerance = GRADIENT_16_BITS.get(dtype, GRADIENT_32_BITS)
         if not error <= tolerance:
             raise Unsuitable(f"its kernels change the gradient by {error:.1%}, rounding explains {tolerance:.1%}")

@@ -46,7 +46,7 @@ class State(Protocol):
         """All of these parameters, one list after another; what was changed in a list counts once the next is taken."""
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """By kind: MASTER where the parameter is rounded, and MOMENTS. Of the parameter's shape."""
+        """By kind and of its shape: MASTER where the parameter is rounded, MOMENTS, which Resident has not at first."""
 
     def load(self, name: str, kind: str, tensor: Tensor) -> None: ...
 
@@ -69,10 +69,11 @@ class Resident:
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         master = {MASTER: self._masters[name]} if name in self._masters else {}
-        return master | self._moments_of(name)
+        return master | self._moments.get(name, {})
 
     def load(self, name: str, kind: str, tensor: Tensor) -> None:
-        self.tensors(name)[kind].copy_(tensor)
+        target = self._masters[name] if kind == MASTER else self._moments_of(name)[kind]
+        target.copy_(tensor)
 
     def clear_moments(self) -> None:
         self._moments.clear()
