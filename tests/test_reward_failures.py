@@ -94,6 +94,7 @@ def test_where_everything_is_dropped_nothing_is_learnt(settings, models, tmp_pat
         assert record["no_signal_share"] == 1
         for agent in record["agents"].values():
             assert agent["dropped_prompts"] == 4 and agent["updates"] == 0
+            assert agent["live_share"] == 0  # the KL term leaves them alone, too
             assert agent["capability"] == config.algorithm.capability.floor  # it has not earned anything yet
             assert agent["reward"] is None and agent["accuracy"] is None
     for name in ("ada", "bea"):

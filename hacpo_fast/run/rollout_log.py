@@ -22,12 +22,12 @@ class RolloutSample:
     reward: float
     error: str | None = None
     """What went wrong in the reward function, if anything."""
-    dropped: bool = False
-    """Nobody learns from it, for a reward of its group failed."""
     advantages: dict[str, float] = field(default_factory=dict)
     """By learner: every agent that trains on this response has its own."""
     truncated: bool = False
     """Cut at the longest allowed response."""
+    dropped: bool = False
+    """Nobody learns from it, for a reward of its group failed."""
 
 
 class RolloutLog:
