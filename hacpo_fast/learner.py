@@ -167,7 +167,10 @@ class Learner:
     def _shared_prompts(self, batch: LearnerBatch) -> np.ndarray | None:
         """[R] number of each row's prompt if prompts are laid out once in this step, which does not change results."""
         rows = np.flatnonzero(self.needed)
-        shared = self.agent.policy.groups([batch.sequence(row) for row in rows], batch.prompt[rows])
+        together = batch.prompt[rows]
+        if self.algorithm.minibatch_order == "own_first":  # each source has mini-batches of its own
+            together = together * (batch.source.max() + 1) + batch.source[rows]
+        shared = self.agent.policy.groups([batch.sequence(row) for row in rows], together)
         return None if shared is None else batch.prompt
 
     def _groups(self, rows: np.ndarray) -> np.ndarray | None:

@@ -12,6 +12,8 @@ from hacpo_fast.policy import policy
 from hacpo_fast.preparation import prepare
 from hacpo_fast.trainer import Trainer
 
+LONG = {"task__prompt": "What is the sum of {prompt}"}  # enough to be worth it
+
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
@@ -37,7 +39,7 @@ def read_tokens(policy):
 def test_gradients_of_a_step_do_not_depend_on_it(settings, tmp_path, budget):
     gradients, tokens, trained, kl = [], [], [], []
     for share in (False, "auto", True):
-        config = settings("ada", "bea", training__share_prompts=share, algorithm__kl_coef=0.01)
+        config = settings("ada", "bea", training__share_prompts=share, algorithm__kl_coef=0.01, **LONG)
         trainer = Trainer(prepare(config), tmp_path / "run")
         assert trainer.agents[0].notes == []
         learner = runs.first_learner(trainer, budget)
@@ -60,7 +62,7 @@ def test_gradients_of_a_step_do_not_depend_on_it(settings, tmp_path, budget):
 def test_recomputed_log_probs_do_not_depend_on_it(settings, tmp_path):
     records = [
         runs.train(
-            settings("ada", "bea", training__share_prompts=share, rollout__logprobs="recompute", run__steps=1),
+            settings("ada", "bea", training__share_prompts=share, rollout__logprobs="recompute", run__steps=1, **LONG),
             tmp_path / f"run-{share}",
         )[0]["agents"]
         for share in (False, True)
