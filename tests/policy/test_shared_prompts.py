@@ -251,12 +251,6 @@ def test_probe_sees_broken_batches(monkeypatch, change, dtype):
             )
         ],
         lambda of_queries, of_keys, prompts, responses: [(*of_queries, *of_keys)],  # those of all prompts
-        lambda of_queries, of_keys, prompts, responses: [  # all but the last token
-            (*queries, *(part[:, :, : max(1, part.shape[2] - 1)] for part in keys))
-            for queries, keys in zip(
-                shared_attention._split(of_queries, responses), shared_attention._split(of_keys, prompts), strict=True
-            )
-        ],
     ],
 )
 def test_probe_sees_a_wrong_mask(monkeypatch, split):
