@@ -35,14 +35,13 @@ def read_tokens(policy):
     return seen
 
 
-@pytest.mark.parametrize("budget", [60, 1 << 20])
-def test_gradients_of_a_step_do_not_depend_on_it(settings, tmp_path, budget):
+def test_gradients_of_a_step_do_not_depend_on_it(settings, tmp_path):
     gradients, tokens, trained, kl = [], [], [], []
-    for share in (False, "auto", True):
+    for share in (False, "auto"):
         config = settings("ada", "bea", training__share_prompts=share, algorithm__kl_coef=0.01, **LONG)
         trainer = Trainer(prepare(config), tmp_path / "run")
         assert trainer.agents[0].notes == []
-        learner = runs.first_learner(trainer, budget)
+        learner = runs.first_learner(trainer, token_budget=60)
         seen = read_tokens(trainer.agents[0].policy)
         rows = np.flatnonzero(learner.needed)
         for micro in learner._micro_batches(rows):
@@ -51,18 +50,16 @@ def test_gradients_of_a_step_do_not_depend_on_it(settings, tmp_path, budget):
         tokens.append(sum(seen))
         trained.append(learner.trained_tokens)
         kl.append(np.concatenate([learner.reference_logprobs[row] for row in rows]))
-    assert tokens[1] == tokens[2] < tokens[0] == trained[0]
-    assert trained[0] == trained[1] == trained[2]  # sequences as they are, however they are laid out
-    for other in (1, 2):
-        np.testing.assert_allclose(kl[other], kl[0], rtol=1e-5, atol=1e-5)
-        for name, gradient in gradients[0].items():
-            torch.testing.assert_close(gradients[other][name], gradient, rtol=1e-4, atol=1e-6)
+    assert tokens[1] < tokens[0] == trained[0] == trained[1]  # trained are sequences, however they are laid out
+    np.testing.assert_allclose(kl[1], kl[0], rtol=1e-5, atol=1e-5)
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-4, atol=1e-6)
 
 
 def test_recomputed_log_probs_do_not_depend_on_it(settings, tmp_path):
     records = [
         runs.train(
-            settings("ada", "bea", training__share_prompts=share, rollout__logprobs="recompute", run__steps=1, **LONG),
+            settings("ada", training__share_prompts=share, rollout__logprobs="recompute", run__steps=1, **LONG),
             tmp_path / f"run-{share}",
         )[0]["agents"]
         for share in (False, True)
