@@ -285,8 +285,8 @@ class TrainingConfig(Section):
     token_budget: Count = Field(16384, description="Tokens packed into one micro-batch; does not change the result")
     share_prompts: Literal["auto", True, False] = Field(
         "auto",
-        description="Responses to a prompt share one copy of it where that saves a tenth of the tokens; auto: if a "
-        "check at the start finds it exact, true: or else stop",
+        description="Responses to a prompt share one copy of it where that saves enough tokens to be faster; auto: if "
+        "a check at the start finds it exact, true: or else stop",
     )
     lr: Positive = Field(1e-6, description="Learning rate of AdamW")
     betas: tuple[BelowOne, BelowOne] = Field((0.9, 0.95), description="Of AdamW")

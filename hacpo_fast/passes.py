@@ -202,7 +202,10 @@ class Passes:
     def _shared_prompts(self) -> np.ndarray | None:
         """[R] number of each row's prompt if prompts are laid out once in this step, which does not change results."""
         rows = np.flatnonzero(self.needed)
-        shared = self.agent.policy.groups(self._sequences(rows), self.batch.prompt[rows])
+        together = self.batch.prompt[rows]
+        if self.algorithm.minibatch_order == "own_first":  # each source has mini-batches of its own
+            together = together * (self.batch.source.max() + 1) + self.batch.source[rows]
+        shared = self.agent.policy.groups(self._sequences(rows), together)
         return None if shared is None else self.batch.prompt
 
     def _groups_of(self, rows: np.ndarray) -> np.ndarray | None:

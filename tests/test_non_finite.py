@@ -77,6 +77,11 @@ def resumed(config, folder):
     return Place.choose(config.model_copy(update={"run": config.run.model_copy(update=place)}), "mine")
 
 
+def bits(file):
+    """The tensors of a file, NaN equal to NaN."""
+    return {name: tensor.numpy().tobytes() for name, tensor in load_file(file).items()}
+
+
 def test_too_many_in_a_row_stop_the_run_also_across_a_resume(settings, models, tmp_path, sick, capsys):
     sick(0, 2)
     config = settings(run__save_every=1)

@@ -13,6 +13,8 @@ from hacpo_fast.policy import policy
 from hacpo_fast.preparation import prepare
 from hacpo_fast.trainer import Trainer
 
+LONG = {"task__prompt": "What is the sum of {prompt}"}  # enough to be worth it
+
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
@@ -34,14 +36,13 @@ def read_tokens(policy):
     return seen
 
 
-@pytest.mark.parametrize("budget", [60, 1 << 20])
-def test_gradients_of_a_step_do_not_depend_on_it(settings, tmp_path, budget):
+def test_gradients_of_a_step_do_not_depend_on_it(settings, tmp_path):
     gradients, tokens, trained, kl = [], [], [], []
-    for share in (False, "auto", True):
-        config = settings("ada", "bea", training__share_prompts=share, algorithm__kl_coef=0.01)
+    for share in (False, "auto"):
+        config = settings("ada", "bea", training__share_prompts=share, algorithm__kl_coef=0.01, **LONG)
         trainer = Trainer(prepare(config), tmp_path / "run")
         assert trainer.agents[0].notes == []
-        learner = runs.first_learner(trainer, token_budget=budget)
+        learner = runs.first_learner(trainer, token_budget=60)
         seen = read_tokens(trainer.agents[0].policy)
         rows = np.flatnonzero(learner.passes.needed)
         for micro in learner.passes.micro_batches(rows):
@@ -50,18 +51,16 @@ def test_gradients_of_a_step_do_not_depend_on_it(settings, tmp_path, budget):
         tokens.append(sum(seen))
         trained.append(learner.passes.trained_tokens)
         kl.append(np.concatenate([*learner.passes.reference_logprobs.values()]))
-    assert tokens[1] == tokens[2] < tokens[0] == trained[0]
-    assert trained[0] == trained[1] == trained[2]  # sequences as they are, however they are laid out
-    for other in (1, 2):
-        np.testing.assert_allclose(kl[other], kl[0], rtol=1e-5, atol=1e-5)
-        for name, gradient in gradients[0].items():
-            torch.testing.assert_close(gradients[other][name], gradient, rtol=1e-4, atol=1e-6)
+    assert tokens[1] < tokens[0] == trained[0] == trained[1]  # trained are sequences, however they are laid out
+    np.testing.assert_allclose(kl[1], kl[0], rtol=1e-5, atol=1e-5)
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-4, atol=1e-6)
 
 
 def test_recomputed_log_probs_do_not_depend_on_it(settings, tmp_path):
     records = [
         runs.train(
-            settings("ada", "bea", training__share_prompts=share, rollout__logprobs="recompute", run__steps=1),
+            settings("ada", training__share_prompts=share, rollout__logprobs="recompute", run__steps=1, **LONG),
             tmp_path / f"run-{share}",
         )[0]["agents"]
         for share in (False, True)

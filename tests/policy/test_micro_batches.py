@@ -82,9 +82,16 @@ def test_nothing_to_pack():
 
 @pytest.mark.parametrize(
     ("prompt", "response", "count", "worth"),
-    [(7, 20, 16, True), (200, 400, 16, True), (1, 20, 16, False), (7, 400, 16, False), (1000, 1, 1, False)],
+    [
+        (7, 20, 16, True),
+        (200, 400, 16, True),
+        (4, 20, 8, False),  # too little for one prompt
+        (7, 400, 16, False),  # less than a tenth
+        (1000, 1, 1, False),
+    ],
 )
-def test_worth_is_a_tenth_of_the_tokens(prompt, response, count, worth):
+def test_what_is_worth_sharing(prompt, response, count, worth):
     pairs = [(np.zeros(prompt, np.int64), np.zeros(response, np.int64))] * count
     assert worth_sharing(pairs, np.zeros(count, np.int64)) is worth
     assert not worth_sharing(pairs, np.arange(count))  # nothing is shared
+    assert not worth_sharing([], np.zeros(0, np.int64))

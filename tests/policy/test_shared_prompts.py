@@ -145,15 +145,13 @@ def test_models_equal_single_sequences(name):
     expected = tiny.single_logprobs(alone, answered, temperature=0.7)
     weights = tiny.weights(len(expected))
     (expected * weights).sum().backward()
-    expected_gradients = tiny.gradients(alone)
-    for checkpointing in (False, True):
-        policy = Policy(tiny.build(name), gradient_checkpointing=checkpointing)
-        batch = PackedBatch.build(pairs, groups=numbers)
-        assert len(batch.input_ids) < batch.sequence_tokens
-        logprobs = policy.token_logprobs(batch, temperature=0.7)
-        torch.testing.assert_close(logprobs, expected, rtol=1e-5, atol=1e-5)
-        (logprobs * weights).sum().backward()
-        tiny.assert_same_gradients(expected_gradients, tiny.gradients(policy.model))
+    policy = Policy(tiny.build(name), gradient_checkpointing=True)
+    batch = PackedBatch.build(pairs, groups=numbers)
+    assert len(batch.input_ids) < batch.sequence_tokens
+    logprobs = policy.token_logprobs(batch, temperature=0.7)
+    torch.testing.assert_close(logprobs, expected, rtol=1e-5, atol=1e-5)
+    (logprobs * weights).sum().backward()
+    tiny.assert_same_gradients(tiny.gradients(alone), tiny.gradients(policy.model))
 
 
 @pytest.mark.parametrize("budget", [1, 14, 25, 1000])
@@ -173,13 +171,13 @@ def test_any_budget_gives_the_same_gradient(budget):
 
 
 def test_scores_do_not_depend_on_sharing():
-    pairs, numbers = sequences([(8, [3, 5, 1, 2]), (5, [1, 1, 4])])
+    pairs, numbers = sequences([(30, [3, 5, 1, 2]), (25, [1, 1, 4])])
     policy = Policy(tiny.build("llama"))
-    expected = score(policy, pairs, 1.0, 20)
+    expected = score(policy, pairs, 1.0, 70)
     policy.share_prompts()
     tokens = []
     policy.model.get_input_embeddings().register_forward_hook(lambda _, inputs, output: tokens.append(output.shape[1]))
-    shared = score(policy, pairs, 1.0, 20, numbers)
+    shared = score(policy, pairs, 1.0, 70, numbers)
     assert sum(tokens) < sum(len(prompt) + len(response) - 1 for prompt, response in pairs)
     for one, other in zip(shared, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
@@ -251,12 +249,6 @@ def test_probe_sees_broken_batches(monkeypatch, change, dtype):
             )
         ],
         lambda of_queries, of_keys, prompts, responses: [(*of_queries, *of_keys)],  # those of all prompts
-        lambda of_queries, of_keys, prompts, responses: [  # all but the last token
-            (*queries, *(part[:, :, : max(1, part.shape[2] - 1)] for part in keys))
-            for queries, keys in zip(
-                shared_attention._split(of_queries, responses), shared_attention._split(of_keys, prompts), strict=True
-            )
-        ],
     ],
 )
 def test_probe_sees_a_wrong_mask(monkeypatch, split):
