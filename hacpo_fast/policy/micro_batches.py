@@ -12,9 +12,9 @@ from hacpo_fast.policy.packing import pack
 # The cost of sharing, in tokens that could go through the model meanwhile. What is around attention takes time by the
 # token. Attention gains where prompts are long; where they are short it takes up to a fifth longer, since outputs are
 # merged or inputs copied: a tenth of the tokens is more than that. And every shared prompt asks for calls of its own,
-# which only the smallest models notice: for four layers of width 64 on a CPU they take as long as about 32 tokens.
+# which only the smallest models notice: for four layers of width 64 on a CPU they take as long as about 16 tokens.
 PART_OF_TOKENS = 0.1
-TOKENS_PER_PROMPT = 32
+TOKENS_PER_PROMPT = 16
 
 
 def worth_sharing(sequences: Sequence[TokenPair], groups: np.ndarray) -> bool:
