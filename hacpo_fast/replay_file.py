@@ -25,7 +25,7 @@ BATCH_FILE = "batch.safetensors"
 FORMAT = "1"
 COLUMNS = (
     "prompt", "source", "from_self", "own_objective", "advantages", "capability_ratio", "source_mean_logprobs",
-    "uniform", "scorable",
+    "uniform", "scorable", "dropped",
 )  # fmt: skip
 """Fields of a LearnerBatch with one number per response."""
 
