@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
-import torch
-from step_work import Cost, Recorded, Work, problems_of
+from step_work import Cost, Recorded, Work, clock
 from torch import Tensor
 
 from hacpo_fast.rollouts.engine import Sampling
+from hacpo_fast.run import phases
 from hacpo_fast.tasks import open_rewards
 from hacpo_fast.trainer import Trainer
 
@@ -65,7 +66,8 @@ class Ours:
         self.trainer.cost = cost = Cost()
         for agent in self.trainer.agents:
             agent.engine.tokens = 0
-        record = self.trainer.step(self.steps)
+        with mock.patch.object(phases, "time", SimpleNamespace(perf_counter=clock)):
+            record = self.trainer.step(self.steps)
         cost.generated = sum(agent.engine.tokens for agent in self.trainer.agents)
         cost.seconds = record["time"]
         return cost

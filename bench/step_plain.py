@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from peers import DEVICE
-from step_work import Cost, Recorded, Work, in_process_reward
+from step_work import Cost, Recorded, Work, clock, in_process_reward
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -40,7 +39,7 @@ class Plain:
 
     def step(self) -> Cost:
         self.steps += 1
-        start = time.perf_counter()
+        start = clock()
         self.cost = Cost(seconds=Counter())
         for agent in self.models:
             with self._timed("rollout"):
@@ -49,7 +48,7 @@ class Plain:
                 advantages = self._advantages(agent, sequences, problems)
             with self._timed("learn"):
                 self._learn(agent, sequences, advantages)
-        self.cost.seconds["total"] = time.perf_counter() - start
+        self.cost.seconds["total"] = clock() - start
         return self.cost
 
     def gradients(self) -> dict[str, dict[str, Tensor]]:
@@ -120,7 +119,9 @@ class Plain:
         known = [[torch.ones_like(part) for part in parts] for parts in (prompts, answers)]
         mask = torch.cat([_padded(known[0], "left"), _padded(known[1], "right")], 1).to(DEVICE)
         longest = max(map(len, answers))
-        logits = self.models[agent](ids, attention_mask=mask, logits_to_keep=longest + 1, use_cache=False).logits[:, :-1]
+        logits = self.models[agent](ids, attention_mask=mask, logits_to_keep=longest + 1, use_cache=False).logits[
+            :, :-1
+        ]
         logprobs = (logits / self.config.temperature(agent)).log_softmax(-1)
         logprobs = logprobs.gather(-1, ids[:, -longest:, None])[..., 0]
         if count:
@@ -131,9 +132,9 @@ class Plain:
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
-        start = time.perf_counter()
+        start = clock()
         yield
-        self.cost.seconds[phase] += time.perf_counter() - start
+        self.cost.seconds[phase] += clock() - start
 
 
 def _padded(sequences: Any, side: str) -> Tensor:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import logging
 import os
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +18,7 @@ from typing import Any
 
 import torch
 from peers import DEVICE
-from step_work import Cost, Recorded, Work, in_process_reward, problems_of
+from step_work import Cost, Recorded, Work, clock, in_process_reward, problems_of
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
@@ -36,14 +34,13 @@ class Trl:
 
     def __init__(self, work: Work, folder: Path, recorded: Recorded | None = None, **changes: Any) -> None:
         os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is experimental, and we know
-        logging.getLogger("transformers").setLevel(logging.ERROR)
         prepared = work.prepared("gspo", **changes)
         self.runs = {
             card.name: _Run(prepared, card, folder / card.name, work.micro_batch, recorded) for card in prepared.cards
         }
 
     def step(self) -> Cost:
-        start = time.perf_counter()
+        start = clock()
         total, seconds = Cost(), Counter()
         for run in self.runs.values():
             cost = run.step()
@@ -51,7 +48,7 @@ class Trl:
             total.trained += cost.trained
             total.computed += cost.computed
             seconds.update(cost.seconds)
-        total.seconds = {**seconds, "total": time.perf_counter() - start}
+        total.seconds = {**seconds, "total": clock() - start}
         total.seconds["learn"] = total.seconds["total"] - sum(seconds.values())
         return total
 
@@ -95,7 +92,9 @@ class _Run:
             processing_class=AutoTokenizer.from_pretrained(card.settings.model),
             args=settings,
             train_dataset=Dataset.from_list(list(problems_of(prepared))),
-            reward_funcs=lambda completions, answer, **_: [verify(*pair) for pair in zip(completions, answer)],
+            reward_funcs=lambda completions, answer, **_: [
+                verify(*pair) for pair in zip(completions, answer, strict=True)
+            ],
             rollout_func=_replay(prepared, card.name, recorded) if recorded is not None else None,
             callbacks=[_Pauses(self)],
         )
@@ -177,9 +176,9 @@ def _trainer_class() -> type:
 
         @contextmanager
         def _timed(self, phase: str) -> Iterator[None]:
-            start = time.perf_counter()
+            start = clock()
             yield
-            self.cost.seconds[phase] += time.perf_counter() - start
+            self.cost.seconds[phase] += clock() - start
 
     return Counted
 
