@@ -2,7 +2,7 @@
 
     pytest bench/bench_packing.py
 
-`fill_percent`: tokens in the bins over the room of these bins. `imbalance_percent`: by how much the heaviest load is above
+`fill_percent`: tokens in the bins over the room of these bins. `imbalance_percent`: what the heaviest load has above
 the mean one.
 """
 
@@ -24,7 +24,7 @@ def _lengths(kind: str) -> np.ndarray:
     draw = np.random.default_rng(0)
     lengths = {
         "lognormal": lambda: draw.lognormal(6, 1, SEQUENCES),
-        "bimodal": lambda: np.where(draw.random(SEQUENCES) < 0.8, 300, 6000) + draw.normal(0, 60, SEQUENCES),
+        "bimodal": lambda: np.where(draw.random(SEQUENCES) < 0.8, 300, 4000) + draw.normal(0, 60, SEQUENCES),
         "equal": lambda: np.full(SEQUENCES, 512),
         "giants": lambda: np.where(draw.random(SEQUENCES) < 0.001, 16_000, draw.integers(1, 200, SEQUENCES)),
     }[kind]()  # fmt: skip
