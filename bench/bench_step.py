@@ -25,7 +25,7 @@ import torch
 from step_ours import Ours, record
 from step_plain import Plain
 from step_trl import Trl
-from step_work import ROOT, Cost, Recorded, Work, clock, quickstart, two_random_agents
+from step_work import ROOT, STEPS, Cost, Recorded, Work, clock, quickstart, two_random_agents
 
 ROUNDS = 3
 DEMO = Path(os.environ.get("HACPO_DEMO", ROOT / "demo"))
@@ -143,6 +143,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--demo", type=Path, default=DEMO, help="folder with the quickstart's agents")
     parser.add_argument("--rounds", type=int, default=5, help="steps of each contestant that count")
     chosen = parser.parse_args(arguments)
+    if chosen.rounds >= STEPS:
+        parser.error(f"--rounds must be below {STEPS}")
     DEMO = chosen.demo
     _quiet()
     with tempfile.TemporaryDirectory() as folder:

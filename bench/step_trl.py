@@ -20,7 +20,7 @@ import torch
 from peers import DEVICE
 from step_work import Cost, Recorded, Work, clock, in_process_reward, problems_of
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
 
 MISSING = None if importlib.util.find_spec("trl") else "TRL is not installed: pip install 'hacpo_fast[bench]'"
 
@@ -98,6 +98,7 @@ class _Run:
             rollout_func=_replay(prepared, card.name, recorded) if recorded is not None else None,
             callbacks=[_Pauses(self)],
         )
+        self.trainer.remove_callback(PrinterCallback)
         self.trainer.cost = Cost()
         self.go, self.stopped, self.closing, self.error = threading.Semaphore(0), threading.Semaphore(0), False, None
         self.thread = threading.Thread(target=self._train, daemon=True)
