@@ -2,6 +2,7 @@
 
 from setuptools import find_packages, setup
 
+TESTING = ["pytest>=8", "pytest-benchmark>=5"]
 CORE = [
     "torch>=2.11",  # tensors, autograd, varlen attention
     "transformers>=5.16,<6",  # the models and tokenizers that are trained
@@ -25,13 +26,14 @@ EXTRAS = {
     "smollm2": ["gguf>=0.17", "accelerate>=1.0"],  # python -m hacpo_fast.demo.smollm2
     "flash": ["flash-attn>=2.7"],  # packed attention on a GPU
     "liger": ["liger-kernel>=0.8"],  # fused norm, rotary embedding and SwiGLU of the trunk on a GPU
-    "bench": ["pytest>=8", "pytest-benchmark>=5"],  # pytest bench/
+    # pytest bench/; TRL's GRPOTrainer is what the training step is measured against, and its packing what ours is.
+    "bench": [*TESTING, "trl>=1.16; python_version >= '3.11'"],
 }
 EXTRAS["tasks"] = EXTRAS["reasoning"] + EXTRAS["math"] + EXTRAS["data"]
 EXTRAS["dev"] = [
     *EXTRAS["tasks"],
     *EXTRAS["tensorboard"],
-    *EXTRAS["bench"],
+    *TESTING,
     "hypothesis>=6.100",  # property tests
     "triton>=3.6; platform_system == 'Linux'",  # interpreted and compiled ahead of time in tests; no GPU needed
     "ruff>=0.8",  # one style
