@@ -30,7 +30,7 @@ left_out = {}
 
 def pytest_addoption(parser):
     """Long versions of two tests, see tests/README.md."""
-    parser.addoption("--kills", type=int, default=6, help="kills of tests/test_kills.py (long: 200)")
+    parser.addoption("--kills", type=int, default=5, help="kills of tests/test_kills.py (long: 200)")
     parser.addoption("--soak", type=int, default=40, help="training steps of tests/test_soak.py (long: 400)")
 
 

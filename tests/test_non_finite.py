@@ -63,12 +63,12 @@ def sick(monkeypatch):
 
 def test_one_is_left_out_and_counted(settings, tmp_path, sick):
     sick(2)  # ada's in step 2
-    runs.train(settings(), tmp_path / "run")
+    runs.train(settings(run__steps=3), tmp_path / "run")
     records = read_metrics(tmp_path / "run")
     assert [[record["agents"][name]["skipped_updates"] for name in ("ada", "bea")] for record in records] == [
-        [0, 0], [1, 1], [0, 0], [0, 0],
+        [0, 0], [1, 1], [0, 0],
     ]  # fmt: skip
-    assert [record["agents"]["ada"]["updates"] for record in records] == [1, 1, 2, 3]
+    assert [record["agents"]["ada"]["updates"] for record in records] == [1, 1, 2]
     assert all(torch.isfinite(weight).all() for weight in runs.weights(tmp_path / "run", "ada").values())
 
 
@@ -122,9 +122,7 @@ def test_too_many_in_a_row_stop_the_run_also_across_a_resume(settings, models, t
     [
         {"algorithm__kl_coef": 0.5},
         {"algorithm__importance_correction": "token"},
-        {"algorithm__importance_correction": "sequence"},
         {"algorithm__name": "naive", "algorithm__naive_reference": "learner"},
-        {"algorithm__name": "grpo"},
     ],
 )
 def test_a_replay_makes_the_same_update(settings, tmp_path, monkeypatch, changes):

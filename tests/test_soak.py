@@ -55,8 +55,8 @@ def test_nothing_grows(request, tmp_path, monkeypatch):
 def test_what_grows_is_seen():
     """The measure itself: a leak of each kind shows."""
     before = measure()
-    kept = [torch.zeros(1), open(os.devnull), [[]]]
+    kept = [torch.zeros(1), open(os.devnull), [[] for _ in range(10_000)]]
     after = measure()
     assert after["tensors"] == before["tensors"] + 1 and after["files"] == before["files"] + 1
-    assert after["objects"] > before["objects"]
+    assert after["objects"] > before["objects"] + 5_000  # others come and go
     kept[1].close()
