@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= 2.13.0
+JOBS ?= 2
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip --disable-pip-version-check -q
 
@@ -13,8 +14,9 @@ quickstart: $(VENV)/.quickstart ## install, make the two demo agents, train them
 	$(RUN) -m hacpo_fast.demo demo
 	$(RUN) -m hacpo_fast.train configs/quickstart.yaml
 
-test: $(VENV)/.dev ## install and run all tests that need no GPU
-	$(RUN) -m pytest -m "not gpu"
+# Several processes of one thread each are faster than one of several threads: most tests compute little at a time.
+test: $(VENV)/.dev ## install and run all tests that need no GPU, JOBS files at a time (2; each may take 3 GB)
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -m "not gpu" -n $(JOBS) --dist loadfile
 
 lint: $(VENV)/.dev ## style
 	$(RUN) -m ruff check .

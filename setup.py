@@ -35,6 +35,7 @@ EXTRAS["dev"] = [
     *EXTRAS["tensorboard"],
     *TESTING,
     "hypothesis>=6.100",  # property tests
+    "pytest-xdist>=3.6",  # as many test files at a time as there are cores
     "triton>=3.6; platform_system == 'Linux'",  # interpreted and compiled ahead of time in tests; no GPU needed
     "ruff>=0.8",  # one style
 ]

