@@ -207,7 +207,8 @@ class Trainer:
         """Training step number `step` (from 1). Returns its record for the logs."""
         phases = Phases(self.prepared.device)
         problems = self.prepared.batch(step)
-        pool, mismatch, reward_p95_seconds = self.collector.collect(step, problems, phases)
+        with self.stop.abandonable():  # so far the step has changed nothing
+            pool, mismatch, reward_p95_seconds = self.collector.collect(step, problems, phases)
         capability = self.capability.update(
             {agent.name: torch.from_numpy(pool.of(agent.index).verified_reward) for agent in self.agents}
         )

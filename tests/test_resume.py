@@ -49,7 +49,7 @@ def settings(models, tmp_path):
 
 POINTS = {  # where a signal comes; the first three leave no trace, the others do
     "while answers are sampled": ("hacpo_fast.agent.Agent.rollout", 4),
-    "while answers are checked": ("hacpo_fast.trainer.Trainer._note_large_rewards", 2),
+    "while answers are checked": ("hacpo_fast.collector.Collector._look_at_rewards", 2),
     "during a validation": ("hacpo_fast.trainer.validate", 3),
     "while an agent learns": ("hacpo_fast.trainer.Trainer._learn", 3),
     "while a checkpoint is written": ("hacpo_fast.agent.Agent.save_training", 3),

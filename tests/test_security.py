@@ -224,7 +224,7 @@ def test_a_run_shows_writes_and_names_nothing_that_others_chose(hostile_run, tmp
 def test_curves_are_named_by_the_program_and_checkpoints_hold_no_pickle(hostile_run, tmp_path):
     (record, *_) = [r for r in runs.train(hostile_run, tmp_path / "run") if "agents" in r]
     files = [path for path in (tmp_path / "run" / "checkpoints").rglob("*") if path.is_file()]
-    assert {path.suffix for path in files} <= {".safetensors", ".json", ".jinja"}
+    assert {path.suffix for path in files} <= {".safetensors", ".json", ".jinja", ".yaml"}
     assert not any(path.read_bytes()[:2] in (b"\x80\x04", b"\x80\x05", b"PK") for path in files)
     tags = [point.tag for point in scalars(record, {})]
     assert tags and all(tag.replace("/", "").replace("_", "").isalnum() for tag in tags)

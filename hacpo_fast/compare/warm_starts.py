@@ -31,7 +31,7 @@ def teach_habits(warm_start: WarmStart, agents: Path) -> None:
     pupil = build.new_pupil(recipe, TASKS[warm_start.task], split(TASKS[warm_start.task])[0], seed)
     pupil = replace(
         pupil,
-        model=AutoModelForCausalLM.from_pretrained(agents / warm_start.skilled_folder),
+        model=AutoModelForCausalLM.from_pretrained(agents / warm_start.skilled_folder, use_safetensors=True),
         rng=random.Random(f"{seed}/{recipe.name}/{recipe.habits}"),
     )
     build.teach_habits(pupil, lambda *_: None)
@@ -39,10 +39,10 @@ def teach_habits(warm_start: WarmStart, agents: Path) -> None:
 
 
 def _save(pupil, folder: Path) -> None:
-    from hacpo_fast.run.checkpoints import write_whole
+    from hacpo_fast.run.whole import write_folder
 
     def fill(place: Path) -> None:
         pupil.model.save_pretrained(place)
         pupil.tokenizer.save_pretrained(place)
 
-    write_whole(folder, fill)
+    write_folder(folder, fill)

@@ -98,6 +98,7 @@ def test_rollouts_go_on_after_a_crash(tmp_path):
         "error": "ValueError: no",
         "advantages": {"small": 0.5, "large": -1.0},
         "truncated": True,
+        "dropped": False,
     }
     assert (second["step"], second["error"], second["advantages"], second["truncated"]) == (4, None, {}, False)
     assert not {"\x1b", "\x9b", "\u202e"} & set((tmp_path / "rollouts.jsonl").read_text())
