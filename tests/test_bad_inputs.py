@@ -118,7 +118,7 @@ PLACES = {
 TASKS = {
     "no data": ({"task.name": "DIR/date.jsonl"}, jsonl(ROWS), "date.jsonl: no such file in"),
     "no folder": ({"task.name": "DIR/no/data.jsonl"}, None, "data.jsonl: there is no folder"),
-    "a folder": ({"task.name": "DIR/ada"}, None, "the name of a file with problems ends in .jsonl, .json, .csv or .parquet"),
+    "a folder": ({"task.name": "DIR/ada"}, None, "with problems ends in .jsonl, .json, .csv, .parquet"),
     "empty data": (DATA, raw(b""), "data.jsonl: no problems in it"),
     "blank lines": (DATA, raw(b"\n \n"), "data.jsonl: no problems in it"),
     "not JSON": (DATA, raw(b'{"prompt": "a", "answer": "b"}\n{"prompt"\n'), "data.jsonl, line 2: not JSON"),
