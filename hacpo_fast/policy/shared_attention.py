@@ -5,8 +5,8 @@ parts' own softmaxes, weighted by their sums of exponentials: so responses atten
 separate calls, which also say log-sum-exp, and the two outputs are merged. The gradient of a score depends on the other
 part only through the row's final output and log-sum-exp: so each part runs its kernel's backward pass, given these.
 
-Each part's own attention takes sequences of similar length in one call, see `length_batches`. `merged` is therefore also
-what attends on a CPU where no prompts are shared.
+Attention of responses and prompts to themselves takes those of similar length in one call, see `length_batches`, and is
+all of `merged` where no prompts are shared.
 
 `expanded` repeats queries, keys and values for every sequence and leaves the rest to any attention over whole
 sequences, windows and capped scores among it. What is around attention still runs once for each token of a prompt.
