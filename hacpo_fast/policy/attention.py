@@ -84,8 +84,8 @@ def choose_attention(device: torch.device | str, dtype: torch.dtype, wanted: str
     """The attention implementation that transformers should use for a policy, by the setting `wanted`:
 
     flash_attention_3, flash_attention_2: the flash-attn packages; varlen: torch's own kernel of that kind; sdpa: one
-    call of torch's attention for each sequence; auto: the first of these that is there and fits the device. All take
-    the same cu_seq_lens arguments.
+    call of torch's attention for each sequence, on a CPU for several of similar length; auto: the first of these that
+    is there and fits the device. All take the same cu_seq_lens arguments.
 
     Raises:
         UserError: what is asked for is not there, or needs another device or dtype.
@@ -212,10 +212,12 @@ def varlen_attention(
             return _fused(query, key, value, cu, max_length_q, scaling, sliding_window)
         return _per_segment(query, key, value, cu, scaling, sliding_window, softcap)
 
-    if shared_prompts is None:
-        output = whole_sequences(query, key, value, cu_seq_lens_q)
-    elif softcap is None and sliding_window is None and can_merge(query, value):
+    # A sequence alone goes to sdpa itself, which is therefore what the probes hold the rest against.
+    several = shared_prompts is not None or len(cu_seq_lens_q) > 2
+    if several and softcap is None and sliding_window is None and can_merge(query, value):
         output = merged(query, key, value, cu_seq_lens_q, shared_prompts, scaling)
+    elif shared_prompts is None:
+        output = whole_sequences(query, key, value, cu_seq_lens_q)
     else:
         output = expanded(query, key, value, shared_prompts, whole_sequences)
     return output, None

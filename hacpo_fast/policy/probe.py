@@ -68,8 +68,7 @@ def check_packing(policy: Policy) -> float:
 def check_sharing(policy: Policy) -> float:
     """The same question for prompts that their responses share, whose attention computes its gradient by itself.
 
-    Compares log-probs with each sequence alone, and the gradient that reaches the embedded tokens with that of the
-    packed sequences, each with its prompt.
+    Compares log-probs, and the gradient that reaches the embedded tokens, with those of each sequence alone.
 
     Returns:
         The largest absolute difference of a log-prob, in nats.
@@ -88,7 +87,7 @@ def check_sharing(policy: Policy) -> float:
         groups += [group] * len(responses)
     batch = PackedBatch.build(sequences, policy.device, np.array(groups))
     try:
-        together, gradient = _with_gradient(policy, batch)
+        together, (gradient,) = _with_gradient(policy, [batch])
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # whatever a layer makes of an argument or a layout that it does not know
@@ -98,8 +97,8 @@ def check_sharing(policy: Policy) -> float:
         raise UserError(
             f"a token's log-prob changes by {error:.2g} nats when prompts are shared, rounding explains {tolerance:.2g}"
         )
-    _, expected = _with_gradient(policy, PackedBatch.build(sequences, policy.device))
-    expected = batch.shared.whole.sums(expected.float())
+    _, expected = _with_gradient(policy, [PackedBatch.build([sequence], policy.device) for sequence in sequences])
+    expected = batch.shared.whole.sums(torch.cat(expected).float())
     deviation = ((gradient.float() - expected).norm(dim=-1) / expected.norm(dim=-1).clamp(min=1e-30)).mean().item()
     limit = GRADIENT_16_BITS.get(policy.model.dtype, GRADIENT_32_BITS)
     if not deviation <= limit:
@@ -125,17 +124,17 @@ def _difference(policy: Policy, sequences: Sequence[TokenPair], together: Tensor
     return (together - alone).abs().max().item(), tolerance
 
 
-def _with_gradient(policy: Policy, batch: PackedBatch) -> tuple[Tensor, Tensor]:
-    """Log-probs [R], and the gradient of a weighted sum of them with respect to the embedded tokens [T, H]."""
+def _with_gradient(policy: Policy, batches: list[PackedBatch]) -> tuple[Tensor, list[Tensor]]:
+    """Log-probs [R], and the gradient of a weighted sum of them with respect to each batch's embedded tokens [T, H]."""
     embedded = []
     hook = policy.model.get_input_embeddings().register_forward_hook(lambda *call: embedded.append(call[-1]))
     try:
-        logprobs = policy.token_logprobs(batch)
+        logprobs = torch.cat([policy.token_logprobs(batch) for batch in batches])
     finally:
         hook.remove()
     weights = torch.linspace(-1, 2, len(logprobs), device=logprobs.device)
-    (gradient,) = torch.autograd.grad((logprobs * weights).sum(), embedded[0])
-    return logprobs.detach(), gradient[0]
+    gradients = torch.autograd.grad((logprobs * weights).sum(), embedded)
+    return logprobs.detach(), [gradient[0] for gradient in gradients]
 
 
 @torch.no_grad()

@@ -5,6 +5,9 @@ parts' own softmaxes, weighted by their sums of exponentials: so responses atten
 separate calls, which also say log-sum-exp, and the two outputs are merged. The gradient of a score depends on the other
 part only through the row's final output and log-sum-exp: so each part runs its kernel's backward pass, given these.
 
+Attention of responses and prompts to themselves takes those of similar length in one call, see `length_batches`, and is
+all of `merged` where no prompts are shared.
+
 `expanded` repeats queries, keys and values for every sequence and leaves the rest to any attention over whole
 sequences, windows and capped scores among it. What is around attention still runs once for each token of a prompt.
 """
@@ -18,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from hacpo_fast.policy.length_batches import LengthBatches
 from hacpo_fast.policy.shared_prompts import SharedPrompts
 
 # The CPU's fused kernel behind scaled_dot_product_attention, which also takes fewer key-value heads than query heads.
@@ -32,10 +36,13 @@ def can_merge(query: Tensor, value: Tensor) -> bool:
     return there and query.device.type == "cpu" and query.shape[-1] == value.shape[-1]
 
 
-def merged(query: Tensor, key: Tensor, value: Tensor, cu: Tensor, shared: SharedPrompts, scale: float | None) -> Tensor:
+def merged(
+    query: Tensor, key: Tensor, value: Tensor, cu: Tensor, shared: SharedPrompts | None, scale: float | None
+) -> Tensor:
     """[1, heads, T, D] (key, value: [1, kv_heads, T, D]) -> [1, T, heads, D]; cu [S+1]: the batch's segments."""
     tensors = (tensor if tensor.stride(-1) == 1 else tensor.contiguous() for tensor in (query, key, value))
-    return _Merged.apply(*tensors, cu.diff().tolist(), shared.prompts, shared.responses, scale)
+    prompts, responses = (shared.prompts, shared.responses) if shared else ((), ())
+    return _Merged.apply(*tensors, tuple(cu.diff().tolist()), prompts, responses, scale)
 
 
 def expanded(query: Tensor, key: Tensor, value: Tensor, shared: SharedPrompts, attend: Callable[..., Tensor]) -> Tensor:
@@ -55,13 +62,15 @@ class _Merged(torch.autograd.Function):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        segments: list[int],
+        segments: tuple[int, ...],
         prompts: tuple[int, ...],
         responses: tuple[int, ...],
         scale: float | None,
     ) -> Tensor:
-        inside = [_kernel(*part, 0.0, True, scale=scale) for part in _split((query, key, value), segments)]
-        output, lse = _join(inside)
+        batches = LengthBatches.plan(segments, query.shape[1] * query.shape[3])
+        parts = zip(*(batches.split(tensor) for tensor in (query, key, value)), strict=True)
+        inside = [_kernel(*part, 0.0, True, scale=scale) for part in parts]
+        output, lse = (batches.join(results) for results in zip(*inside, strict=True))
         if any(responses):
             asked, seen = slice(sum(prompts), sum(prompts) + sum(responses)), slice(0, sum(prompts))
             pairs = _split_pairs((query[:, :, asked],), (key[:, :, seen], value[:, :, seen]), prompts, responses)
@@ -71,7 +80,7 @@ class _Merged(torch.autograd.Function):
             output[:, asked] = torch.lerp(here.to(weight.dtype), there.to(weight.dtype), weight)
             lse[:, asked] = torch.logaddexp(here_lse, there_lse)
         ctx.save_for_backward(query, key, value, output, lse)
-        ctx.segments, ctx.prompts, ctx.responses, ctx.scale = segments, prompts, responses, scale
+        ctx.batches, ctx.prompts, ctx.responses, ctx.scale = batches, prompts, responses, scale
         return output
 
     @staticmethod
@@ -81,8 +90,11 @@ class _Merged(torch.autograd.Function):
         prompts, responses, scale = ctx.prompts, ctx.responses, ctx.scale
         gradient = gradient if gradient.stride(-1) == 1 else gradient.contiguous()
         gradient, output, lse = (tensor.transpose(1, 2) for tensor in (gradient, *rest))
-        tensors = (gradient, query, key, value, output, lse)
-        sums = _join([_kernel_backward(*part, 0.0, True, scale=scale) for part in _split(tensors, ctx.segments)])
+        # Padding repeats a token whose row is in lse, so exp(score - lse) is at most 1 there; its gradient is zero.
+        repeated = (ctx.batches.split(tensor) for tensor in (query, key, value, output, lse))
+        parts = zip(ctx.batches.split_gradient(gradient), *repeated, strict=True)
+        inside = [_kernel_backward(*part, 0.0, True, scale=scale) for part in parts]
+        sums = [ctx.batches.join(results) for results in zip(*inside, strict=True)]
         if any(responses):
             asked, seen = slice(sum(prompts), sum(prompts) + sum(responses)), slice(0, sum(prompts))
             of_queries = tuple(tensor[:, :, asked] for tensor in (gradient, query, output, lse))
