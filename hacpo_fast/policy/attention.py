@@ -28,7 +28,7 @@ from transformers.masking_utils import sdpa_mask
 from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_available
 
 from hacpo_fast.errors import UserError, install_hint
-from hacpo_fast.policy.shared_attention import can_merge, expanded, merged
+from hacpo_fast.policy.shared_attention import batches_pay, can_merge, expanded, merged
 from hacpo_fast.policy.shared_prompts import SharedPrompts
 
 try:
@@ -213,8 +213,8 @@ def varlen_attention(
         return _per_segment(query, key, value, cu, scaling, sliding_window, softcap)
 
     # A sequence alone goes to sdpa itself, which is therefore what the probes hold the rest against.
-    several = shared_prompts is not None or len(cu_seq_lens_q) > 2
-    if several and softcap is None and sliding_window is None and can_merge(query, value):
+    can = softcap is None and sliding_window is None and can_merge(query, value)
+    if can and (shared_prompts is not None or batches_pay(query, cu_seq_lens_q)):
         output = merged(query, key, value, cu_seq_lens_q, shared_prompts, scaling)
     elif shared_prompts is None:
         output = whole_sequences(query, key, value, cu_seq_lens_q)

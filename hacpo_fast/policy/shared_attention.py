@@ -36,6 +36,12 @@ def can_merge(query: Tensor, value: Tensor) -> bool:
     return there and query.device.type == "cpu" and query.shape[-1] == value.shape[-1]
 
 
+def batches_pay(query: Tensor, cu: Tensor) -> bool:
+    """Whether `merged` is faster than a call for each segment where no prompts are shared: some have similar lengths."""
+    plan = LengthBatches.plan(tuple(cu.diff().tolist()), query.shape[1] * query.shape[3])
+    return plan.tokens is not None
+
+
 def merged(
     query: Tensor, key: Tensor, value: Tensor, cu: Tensor, shared: SharedPrompts | None, scale: float | None
 ) -> Tensor:
