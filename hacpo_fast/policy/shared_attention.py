@@ -37,7 +37,7 @@ def can_merge(query: Tensor, value: Tensor) -> bool:
 
 
 def batches_pay(query: Tensor, cu: Tensor) -> bool:
-    """Whether `merged` is faster than a call for each segment where no prompts are shared: some have similar lengths."""
+    """Whether `merged` is faster than a call for each segment, no prompts being shared: some are of similar length."""
     plan = LengthBatches.plan(tuple(cu.diff().tolist()), query.shape[1] * query.shape[3])
     return plan.tokens is not None
 
