@@ -10,6 +10,7 @@ from unittest import mock
 from step_work import Cost, Recorded, Work, clock
 from torch import Tensor
 
+from hacpo_fast.collector import Collector
 from hacpo_fast.rollouts.engine import Sampling
 from hacpo_fast.run import phases
 from hacpo_fast.tasks import open_rewards
@@ -42,7 +43,7 @@ class _Counting(Trainer):
         batch = learner.batch
         rows = batch.scorable.nonzero()[0]
         self.cost.trained += sum(len(part) for row in rows for part in batch.sequence(row))
-        self.cost.computed += learner.trained_tokens
+        self.cost.computed += learner.passes.trained_tokens
         return learner
 
 
@@ -57,8 +58,10 @@ class Ours:
         for agent in self.trainer.agents:
             answers = None if recorded is None else [recorded[s, agent.name] for s in range(1, self.prepared.steps + 1)]
             agent.engine = _Engine(agent.engine, answers)
-        self.trainer.rewards = open_rewards(self.prepared.config.task)
-        self.trainer.output = SimpleNamespace(phase=_nothing, rollouts=_nothing, note=_nothing)
+        trainer, config = self.trainer, self.prepared.config
+        self.rewards = open_rewards(config.task)
+        trainer.output = SimpleNamespace(phase=_nothing, rollouts=_nothing, note=_nothing)
+        trainer.collector = Collector(trainer.agents, trainer._prompts, config, self.rewards, trainer.output)
         self.steps = 0
 
     def step(self) -> Cost:
@@ -81,7 +84,7 @@ class Ours:
         }
 
     def close(self) -> None:
-        self.trainer.rewards.close()
+        self.rewards.close()
         self.trainer.close()
 
 

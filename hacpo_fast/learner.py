@@ -95,4 +95,5 @@ class Learner:
         later = np.concatenate([np.zeros(0, dtype=np.int64), *self.minibatches[1:]])
         rows = np.sort(later[self.passes.needed[later]])
         scores = self.passes.score(rows, self.agent.policy)
+        self.passes.measure_mismatch(np.concatenate([np.zeros(0, dtype=np.float32), *scores]), rows)
         self.passes.batch = self.batch.with_denominators(rows, scores)

@@ -12,6 +12,7 @@ from torch import Tensor
 from hacpo_fast.algorithm.advantage import joint_advantages
 from hacpo_fast.algorithm.importance import sequence_weight, token_weights
 from hacpo_fast.config import AdvantageConfig, AlgorithmConfig
+from hacpo_fast.policy.batch import to_device
 from hacpo_fast.rollouts.codec import Codec
 from hacpo_fast.rollouts.records import RolloutPool
 from hacpo_fast.rollouts.views import View, views_for
@@ -60,14 +61,14 @@ class LearnerBatch:
 
         def column(values: np.ndarray) -> Tensor:
             values = values[rows]
-            return torch.from_numpy(values.astype(np.float32) if values.dtype == np.float64 else values).to(device)
+            return to_device(values.astype(np.float32) if values.dtype == np.float64 else values, device)
 
         return {
             "source_mean_logprobs": column(self.source_mean_logprobs),
             "advantages": column(self.advantages),
             "is_own": column(self.own_objective),
             "capability_ratio": column(self.capability_ratio),
-            "source_token_logprobs": torch.from_numpy(self.sampled_logprobs(rows)).to(device) if tokens else None,
+            "source_token_logprobs": to_device(self.sampled_logprobs(rows), device) if tokens else None,
         }
 
     def sequence(self, row: int) -> tuple[np.ndarray, np.ndarray]:
@@ -83,7 +84,7 @@ class LearnerBatch:
         """The same batch with `token_logprobs` (each [L] float32) as the denominators of `rows`."""
         means, views = self.source_mean_logprobs.copy(), list(self.views)
         for row, logprobs in zip(rows, token_logprobs, strict=True):
-            means[row] = logprobs.mean(dtype=np.float64)
+            means[row] = logprobs.mean(dtype=np.float64) if len(logprobs) else 0.0
             views[row] = views[row]._replace(source_logprobs=logprobs)
         return replace(self, source_mean_logprobs=means, views=views)
 

@@ -29,8 +29,8 @@ def recompute(
         sequences = [(tokens[rollout.prompt], rollout.token_ids) for rollout in own]
         problems = np.array([rollout.prompt for rollout in own])
         scores = score(agent.policy, sequences, agent.temperature, config.training.token_budget, problems)
-        differences = [np.abs(new - rollout.logprobs) for new, rollout in zip(scores, own, strict=True)]
-        mismatch[agent.name] = float(np.concatenate(differences).mean(dtype=np.float64))
+        differences = np.concatenate([np.abs(new - rollout.logprobs) for new, rollout in zip(scores, own, strict=True)])
+        mismatch[agent.name] = float(differences.mean(dtype=np.float64)) if len(differences) else 0.0
         check(agent.name, mismatch[agent.name], config.rollout.max_mismatch)
         rollouts += [
             replace(rollout, logprobs=new, engine_logprobs=rollout.logprobs)

@@ -14,7 +14,7 @@ from hacpo_fast.algorithm.kl import k3_penalty
 from hacpo_fast.algorithm.objective import loss_arguments
 from hacpo_fast.config import AlgorithmConfig, Config
 from hacpo_fast.learner_batch import LearnerBatch
-from hacpo_fast.policy.batch import PackedBatch
+from hacpo_fast.policy.batch import PackedBatch, to_device
 from hacpo_fast.policy.micro_batches import micro_batches
 from hacpo_fast.policy.policy import Policy
 from hacpo_fast.run.metrics import Accumulator
@@ -96,8 +96,9 @@ class Passes:
             loss.backward()
         self.trained_tokens += packed.sequence_tokens
         self._measure(stats, rows, minibatch)
-        if minibatch.updates_done == 0:
-            self._measure_mismatch(token_logprobs.detach(), rows)
+        # With denominators of its own, only the first mini-batch still has the engine's log-probs.
+        if minibatch.updates_done == 0 and (minibatch.on_policy or not self.config.old_policy_is_denominator):
+            self.measure_mismatch(token_logprobs.detach().cpu().numpy(), rows)
         return loss.detach()
 
     def screen(self, rows: np.ndarray, minibatch: MiniBatch) -> tuple[np.ndarray, Tensor]:
@@ -161,9 +162,10 @@ class Passes:
         """The same log-probs [T], whose gradients are multiplied by importance weights where there are any."""
         if self.batch.token_importance is None:
             return token_logprobs
-        weights = np.concatenate([self.batch.token_importance[row] for row in rows])
-        self.accumulator.add("importance_weight", weights)
-        weights = torch.from_numpy(weights).to(token_logprobs.device)
+        parts = [self.batch.token_importance[row] for row in rows]
+        own = np.repeat(self.batch.from_self[rows], [len(part) for part in parts])  # others' tokens are not weighed
+        self.accumulator.add("importance_weight", np.concatenate(parts), own)
+        weights = to_device(np.concatenate(parts), token_logprobs.device)
         weighed = token_logprobs.view_as(token_logprobs)  # another tensor: a KL term is not to be weighed
         weighed.register_hook(lambda gradient: gradient * weights)
         return weighed
@@ -173,31 +175,31 @@ class Passes:
             self.reference_logprobs.get(row, np.zeros(len(self.batch.views[row].token_ids), dtype=np.float32))
             for row in rows.tolist()
         ]
-        reference = torch.from_numpy(np.concatenate(parts)).to(token_logprobs.device)
-        own = torch.from_numpy(self.batch.from_self[rows]).to(token_logprobs.device)
+        reference = to_device(np.concatenate(parts), token_logprobs.device)
+        own = to_device(self.batch.from_self[rows], token_logprobs.device)
         penalty = k3_penalty(token_logprobs, reference, cu_seqlens, own)
         self.accumulator.add("kl", penalty / own.sum().clamp(min=1), own.sum())
         return self.algorithm.kl_coef * penalty
 
     @timed("measure")
     def _measure(self, stats: PolicyLossStats, rows: np.ndarray, minibatch: MiniBatch) -> None:
-        own = torch.from_numpy(self.batch.from_self[rows]).to(stats.ratio.device)
+        own = to_device(self.batch.from_self[rows], stats.ratio.device)
         for kind, chosen in (("own", own), ("cross", ~own)):
             self.accumulator.add(f"{kind}_ratio", stats.ratio, chosen)
             self.accumulator.add(f"{kind}_clip_low", stats.clipped_low, chosen)
             self.accumulator.add(f"{kind}_clip_high", stats.clipped_high, chosen)
         self.accumulator.add("cross_live", stats.live, ~own)
-        cross_objective = torch.from_numpy(~self.batch.own_objective[rows]).to(stats.ratio.device)
+        cross_objective = to_device(~self.batch.own_objective[rows], stats.ratio.device)
         self.agent.cross_bound.observe(stats.ratio, cross_objective, minibatch.updates_done)
         if self.batch.importance is not None:
             self.accumulator.add("importance_weight", self.batch.importance[rows])
 
-    def _measure_mismatch(self, token_logprobs: Tensor, rows: np.ndarray) -> None:
-        """How far the engine's log-probs are from those of the policy that it sampled from."""
+    def measure_mismatch(self, token_logprobs: np.ndarray, rows: np.ndarray) -> None:
+        """How far the engine's log-probs are from those [T] of the policy that it sampled from."""
         sampled = self.batch.sampled_logprobs(rows)
         known = ~np.isnan(sampled)
         if known.any():
-            self.accumulator.add("mismatch", np.abs(token_logprobs.cpu().numpy()[known] - sampled[known]))
+            self.accumulator.add("mismatch", np.abs(token_logprobs[known] - sampled[known]))
 
     def _shared_prompts(self) -> np.ndarray | None:
         """[R] number of each row's prompt if prompts are laid out once in this step, which does not change results."""

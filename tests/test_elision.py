@@ -1,11 +1,15 @@
 """What a learner does not compute changes nothing: its gradients are those of a plain loop over all responses."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import runs
 import torch
 
 from hacpo_fast.algorithm.objective import loss_arguments
+from hacpo_fast.errors import UserError
+from hacpo_fast.learner import Learner
 from hacpo_fast.policy.optimizer import MasterAdamW
 from hacpo_fast.preparation import prepare
 from hacpo_fast.screening import ClipHistory, break_even
@@ -177,3 +181,35 @@ def test_the_first_update_needs_no_scores_of_the_old_policy(first_learner, monke
     assert means["mismatch"] < 1e-4
     if name == "naive":
         assert means["cross_ratio"] == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gspo", "naive"])
+def test_an_engine_of_another_policy_is_noticed_though_the_first_update_has_nothing_to_learn(first_learner, name):
+    changes = {"algorithm__name": name, "algorithm__naive_reference": "learner", "rollout__logprobs": "recompute"}
+    learner = first_learner({"minibatch_responses": 8}, **changes)
+    silent, *others = learner.minibatches
+    off = [view if view.source_logprobs is None else view._replace(source_logprobs=view.source_logprobs + 5)
+           for view in learner.batch.views]  # fmt: skip
+    advantages = learner.batch.advantages.copy()
+    advantages[silent] = 0
+    batch = replace(learner.batch, views=off, advantages=advantages)
+    learner = Learner(learner.agent, batch, learner.config, lr=0.0, rng=np.random.default_rng(0))
+    assert not learner.passes.needed[silent].any() and learner.passes.needed[np.concatenate(others)].any()
+    with pytest.raises(UserError, match="differ by 5"):
+        learner.learn()
+
+
+@pytest.mark.parametrize("score_first", ["always", "never"])
+def test_the_mean_importance_weight_is_that_of_own_tokens(first_learner, monkeypatch, score_first):
+    learner = first_learner({"score_first": score_first}, algorithm__importance_correction="token")
+    rng = np.random.default_rng(0)
+    weights = [
+        rng.uniform(0.5, 2, len(view.token_ids)).astype(np.float32) if own else np.ones(len(view.token_ids), np.float32)
+        for view, own in zip(learner.batch.views, learner.batch.from_self, strict=True)
+    ]
+    learner.passes.batch = replace(learner.batch, token_importance=weights)
+    learn(learner, monkeypatch)
+    own = [weights[row] for row in np.flatnonzero(learner.passes.needed & learner.batch.from_self)]
+    assert learner.passes.accumulator.means()["importance_weight"] == pytest.approx(
+        np.concatenate(own).mean(), abs=1e-6
+    )

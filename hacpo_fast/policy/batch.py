@@ -114,7 +114,7 @@ class PackedBatch:
             "response_cu_seqlens": response_starts.astype(np.int32),
         }
         device = torch.device(device)
-        tensors = {name: _to_device(array, device) for name, array in host.items()}
+        tensors = {name: to_device(array, device) for name, array in host.items()}
         batch = cls(
             **tensors,
             max_length=int(np.diff(whole_starts).max()),
@@ -133,7 +133,7 @@ class PackedBatch:
                 prompts=tuple(prompts[heads].tolist()),
                 responses=tuple(inputs_by_run.astype(np.int64).tolist()),
                 whole=_repeated(whole, starts[-1], device),
-                whole_cu_seqlens=_to_device(whole_starts.astype(np.int32), device),
+                whole_cu_seqlens=to_device(whole_starts.astype(np.int32), device),
             ),
             shared_rows=_repeated(rows, starts[-1], device),
         )
@@ -172,10 +172,11 @@ def _cumulative(lengths: np.ndarray) -> np.ndarray:
 
 def _repeated(index: np.ndarray, sources: int, device: torch.device) -> Repeated:
     tables = Repeated.tables(index, sources)
-    return Repeated(**{name: _to_device(table, device) for name, table in tables.items()})
+    return Repeated(**{name: to_device(table, device) for name, table in tables.items()})
 
 
-def _to_device(array: np.ndarray, device: torch.device) -> Tensor:
+def to_device(array: np.ndarray, device: torch.device) -> Tensor:
+    """`array` as a tensor on `device`, without waiting for what the device is doing."""
     tensor = torch.from_numpy(array)
     # Only pinned memory is copied while the host goes on; torch keeps it alive until the copy is done.
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
