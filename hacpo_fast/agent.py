@@ -246,7 +246,8 @@ def encode_fitting(
         if room < 1:
             raise UserError(
                 f"agents.{card.name}: a prompt and a response of {response} tokens do not "
-                f"fit into the model's context of {card.context}; lower rollout.max_response_tokens"
+                f"fit into the model's context of {card.context}; lower rollout.max_response_tokens, or "
+                "validation.max_response_tokens"
             )
         longest = min(room, config.rollout.max_prompt_tokens)
         prompts = card.codec.encode_prompts(problems)

@@ -258,6 +258,8 @@ def _type_name(annotation: Any) -> str:
         return "[" + ", ".join(map(_type_name, arguments)) + "]"
     if origin is dict:
         return "mapping"
+    if origin is list:
+        return f"list of {_type_name(arguments[0])}s"
     return {str: "text", int: "whole number", float: "number", bool: "true | false"}.get(annotation, str(annotation))
 
 

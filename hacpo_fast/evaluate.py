@@ -89,7 +89,11 @@ def read(
     validation = {"every": 0, "problems": sys.maxsize, **(given.get("validation") or {})}
     if "max_response_tokens" not in (given.get("rollout") or {}):
         validation.setdefault("max_response_tokens", MAX_RESPONSE_TOKENS)
-    checked = _with_agents({**plain, "validation": validation, "task": next(iter(tasks.values()))}, models, config)
+    # One limit for all: what a run trains with does not matter here.
+    rollout = {"max_response_tokens": validation.get("max_response_tokens"), **(plain.get("rollout") or {})}
+    rollout = {name: value for name, value in rollout.items() if value is not None}
+    tree = {**plain, "rollout": rollout, "validation": validation, "task": next(iter(tasks.values()))}
+    checked = _with_agents(tree, models, config)
     return checked, {name: checked.task.model_validate(task) for name, task in tasks.items()}
 
 

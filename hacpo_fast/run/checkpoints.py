@@ -102,6 +102,8 @@ def _point(link: Path, target: Path | None) -> None:
     elif not link.is_symlink() or os.readlink(link) != target.name:
         fresh = link.with_name(f".{link.name}.unfinished")
         remove(fresh)
+        if not link.is_symlink():
+            remove(link)  # a copy of the run in which links have become what they point to
         try:
             fresh.symlink_to(target.name)
             fresh.replace(link)

@@ -16,15 +16,17 @@ from typing import IO, Any
 
 import yaml
 
+from hacpo_fast import config_file
 from hacpo_fast.config import Config
 from hacpo_fast.errors import UserError
 from hacpo_fast.run import checkpoints
 from hacpo_fast.run.disk import disk_errors
+from hacpo_fast.run.environment import ENVIRONMENT_FILE
 from hacpo_fast.run.whole import damage, sweep, write_text
 
 CONFIG_FILE = "config.yaml"
 LOCK_FILE = ".lock"
-FIRST_FILES = {LOCK_FILE, CONFIG_FILE, f".{CONFIG_FILE}", checkpoints.FOLDER}
+FIRST_FILES = {LOCK_FILE, CONFIG_FILE, f".{CONFIG_FILE}", ENVIRONMENT_FILE, checkpoints.FOLDER}
 """What `Place.occupied` makes before there is anything worth keeping."""
 
 
@@ -126,13 +128,24 @@ class Place:
             checkpoints.settle(saved, config.run.keep_checkpoints, config.run.keep_best)
 
 
+def _settings_of(path: Path) -> dict[str, Any]:
+    """The settings that a run was begun with; those that are newer than the run have their defaults."""
+    try:
+        return config_file.validate(yaml.safe_load(path.read_text()), where=str(path)).model_dump(mode="json")
+    except (OSError, ValueError, RecursionError, yaml.YAMLError, UserError) as error:
+        raise UserError(
+            f"run.resume: {path} holds no settings of a run any more ({str(error).splitlines()[0]}); every checkpoint "
+            f"has a copy in {checkpoints.FOLDER}/step-N/{CONFIG_FILE}"
+        ) from None
+
+
 def _check_same(folder: Path, config: Config) -> None:
     path = folder / CONFIG_FILE
     if not path.exists():
         if any(name.name not in FIRST_FILES for name in folder.iterdir()):
             raise UserError(f"run.resume: {folder} is not the folder of a run ({CONFIG_FILE} is missing)")
         return  # a run that died before it had begun
-    before, now = (_flat(c) for c in (yaml.safe_load(path.read_text()), config.model_dump(mode="json")))
+    before, now = (_flat(c) for c in (_settings_of(path), config.model_dump(mode="json")))
     changed = [
         f"{key} was {before.get(key)}, is {now.get(key)}"
         for key in sorted(before.keys() | now.keys())

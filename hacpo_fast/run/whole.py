@@ -56,8 +56,10 @@ def damage(folder: Path) -> str | None:
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         expected = {name: (int(size), str(digest)) for name, (size, digest) in manifest.items()}
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         return f"{MANIFEST} is missing or not readable"
+    if not expected:
+        return f"{MANIFEST} names no files"
     for name, (size, digest) in expected.items():
         path = folder / name
         try:

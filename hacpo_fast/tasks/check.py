@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 SAMPLE = 16
 """Problems that are looked at, spread over all."""
 
+CHUNK, MOST_HANGS = 3, 2
+"""Responses that are tried at a time, and time-outs after which no more are."""
+
 _WRONG = "I do not know, perhaps \\boxed{0}?"
 
 # A response that is surely right, made from the reference answer, for the rewards where one can be made.
@@ -39,14 +42,21 @@ def check_reward(task: TaskConfig, problems: Sequence[Problem], pool: RewardPool
             return check_reward(task, problems, own)
     sample = problems[:: max(1, len(problems) // SAMPLE)][:SAMPLE]
     tries = [(text, problem) for problem in sample for text in ("", _WRONG, problem.answer or "")]
-    _failures(
-        pool.score(tries[:3]), sample, task
-    )  # a reward that always hangs is found out now, not after dozens of time-outs
-    notes = _failures(pool.score(tries), sample, task)
+    notes = _failures(_try(pool, tries, task.reward_timeout), sample, task)
     ideal = _IDEAL.get(resolve_reward(task).name)
     if ideal:
         notes += _refused(sample, pool.score([(ideal(problem.answer or ""), problem) for problem in sample]))
     return notes
+
+
+def _try(pool: RewardPool, tries: Sequence[tuple[str, Problem]], timeout: float) -> list[RewardResult]:
+    """Results of `tries`, up to those after which a reward that hangs would be waited for once too often."""
+    results: list[RewardResult] = []
+    for start in range(0, len(tries), CHUNK):
+        results += pool.score(tries[start : start + CHUNK])
+        if sum(result.seconds >= timeout for result in results) >= MOST_HANGS:
+            break
+    return results
 
 
 def _failures(results: Sequence[RewardResult], problems: Sequence[Problem], task: TaskConfig) -> list[str]:

@@ -67,6 +67,9 @@ def load_problems(task: TaskConfig) -> Problems:
         contradictions += first.answer != answer
     if not seen:
         raise UserError(f"{task.name}: no problems in it")
+    if "answer" in task.model_fields_set and all(problem.answer is None for problem in seen.values()):
+        columns = ", ".join(next(iter(seen.values())).row)
+        raise UserError(f"{task.name}: no row has the field '{task.answer}' (task.answer); the fields are {columns}")
     return Problems(list(seen.values()), duplicates, contradictions)
 
 

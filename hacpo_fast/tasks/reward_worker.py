@@ -16,6 +16,7 @@ import resource
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterable
@@ -40,6 +41,7 @@ def main() -> None:
     os.register_at_fork(after_in_child=lambda: os.close(connection.detach()))  # two would answer for one
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # what Ctrl-C means is decided by the trainer
     _be_expendable()
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     frames = _frames(connection)
     try:
         reward = load_reward(pickle.loads(next(frames)))
@@ -58,6 +60,13 @@ def main() -> None:
         for word, item in items:
             _send(connection, [word, *check(reward, item)])
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _end_with(trainer: int) -> None:
+    """Ends this process, and what a reward has started in its group, as soon as the trainer is gone."""
+    while os.getppid() == trainer:
+        time.sleep(1)
+    os.killpg(os.getpgid(0), signal.SIGKILL)  # a group of its own, made with this process
 
 
 def check(reward: Reward, item: bytes) -> tuple[float, str | None, float, bool]:
