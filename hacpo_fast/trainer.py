@@ -172,6 +172,8 @@ class Trainer:
                 f"run.resume: the problems are not those that the run of {checkpoint} was trained on; it cannot go on "
                 "as if nothing had been. Put the old ones back, or start anew from the agents in the checkpoint"
             )
+        if checkpoint.name != f"step-{state['steps_done']}":
+            raise UserError(f"run.resume: {checkpoint} is that of step {state['steps_done']}; give it its name back")
         self.steps_done, self.validated = state["steps_done"], state["validation"]
         self.positions = state["positions"]
         self.capability.load_state_dict(state["capability"])

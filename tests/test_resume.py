@@ -361,3 +361,34 @@ def test_a_folder_that_cannot_be_made(straight, tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "mkdir", failing(1, OSError(errno.EROFS, "Read-only file system"))(Path.mkdir))
     with pytest.raises(UserError, match="the file system is read-only"), Place(tmp_path / "run").occupied(config):
         pass
+
+
+def test_a_copy_without_links_goes_on(straight, tmp_path):
+    """What `cp -rL` makes of a run: `latest` is a folder."""
+    folder, config = straight
+    shutil.copytree(folder, tmp_path / "copy")
+    assert not (tmp_path / "copy" / "checkpoints" / "latest").is_symlink()
+    shutil.rmtree(tmp_path / "copy" / "checkpoints" / f"step-{STEPS}")
+    assert run(config, on(tmp_path / "copy", config)) == 0
+    assert same_results(folder, tmp_path / "copy")
+
+
+def test_what_is_no_checkpoint_of_its_step_or_no_settings(straight, tmp_path):
+    folder, config = straight
+    shutil.copytree(folder, tmp_path / "run", symlinks=True)
+    checkpoints = tmp_path / "run" / "checkpoints"
+    (checkpoints / f"step-{STEPS}").rename(checkpoints / "step-30")
+    with pytest.raises(UserError, match=rf"step-30 is that of step {STEPS}; give it its name back"):
+        run(config, on(tmp_path / "run", config))
+    (tmp_path / "run" / "config.yaml").write_text("- torn")
+    with pytest.raises(UserError, match="holds no settings of a run any more"):
+        run(config, on(tmp_path / "run", config))
+
+
+def test_settings_that_are_newer_than_a_run_have_their_defaults(straight, tmp_path):
+    folder, config = straight
+    shutil.copytree(folder, tmp_path / "run", symlinks=True)
+    path = tmp_path / "run" / "config.yaml"
+    path.write_text(path.read_text().replace("  score_first: auto\n", ""))
+    assert "score_first" not in path.read_text()
+    assert run(config, on(tmp_path / "run", config)) == 0

@@ -261,3 +261,14 @@ class NotInstalled:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] == self.package:
             raise ModuleNotFoundError(f"No module named '{self.package}'", name=self.package)
+
+
+def test_an_answer_column_that_is_named_must_be_there(tmp_path):
+    """Also where the reward, the user's own, could do without."""
+    path = tmp_path / "p.jsonl"
+    path.write_text(json.dumps({"prompt": "2+3=", "solution": "5"}) + "\n")
+    named = TaskConfig(kind="file", name=str(path), reward="mine.py:reward", answer="solutoin")
+    with pytest.raises(UserError, match=r"no row has the field 'solutoin' \(task.answer\); the fields are prompt, sol"):
+        load_problems(named)
+    unnamed = TaskConfig(kind="file", name=str(path), reward="mine.py:reward")
+    assert load_problems(unnamed)[0].answer is None

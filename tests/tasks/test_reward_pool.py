@@ -309,3 +309,35 @@ def test_processes_end_when_the_trainer_is_killed(program, state):
 def test_seconds_are_those_of_the_check(ask):
     results = ask("a", "hang")
     assert 0 <= results[0].seconds < math.inf and results[1].seconds == TIMEOUT
+
+
+def test_a_process_ends_with_the_trainer_and_takes_along_what_it_started(tmp_path):
+    """Killed, the trainer can end nobody: a check that hangs, and a program that it started, end by themselves."""
+    (tmp_path / "hanging.py").write_text(
+        "import subprocess, time\n"
+        "def reward(response, answer, row):\n"
+        "    child = subprocess.Popen(['sleep', '300'])\n"
+        f"    open({str(tmp_path / 'child')!r}, 'w').write(str(child.pid))\n"
+        "    time.sleep(300)\n"
+    )
+    program = (
+        "from hacpo_fast.config import TaskConfig\n"
+        "from hacpo_fast.tasks import Problem, open_rewards\n"
+        f"task = TaskConfig(kind='file', name='p.jsonl', reward={str(tmp_path / 'hanging.py') + ':reward'!r})\n"
+        "with open_rewards(task) as pool:\n"
+        "    pool.score([('', Problem('id', 'prompt', (), None, {}))])\n"
+    )
+    trainer = subprocess.Popen([sys.executable, "-c", program])
+    wait_for(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text())
+    child = int((tmp_path / "child").read_text())
+    assert Path(f"/proc/{child}").exists()
+    trainer.kill()
+    trainer.wait()
+    wait_for(lambda: not Path(f"/proc/{child}").exists() or " Z " in Path(f"/proc/{child}/stat").read_text())
+
+
+def wait_for(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

@@ -7,7 +7,7 @@ import pytest
 
 from hacpo_fast.config import TaskConfig
 from hacpo_fast.errors import UserError
-from hacpo_fast.tasks import RewardPool, check_reward, load_problems, resolve_reward
+from hacpo_fast.tasks import Problem, RewardPool, check_reward, load_problems, resolve_reward
 from hacpo_fast.tasks.check import SAMPLE
 
 USER_REWARDS = Path(__file__).with_name("user_rewards.py")
@@ -145,3 +145,26 @@ def test_reasoning_gym_from_end_to_end():
         assert check_reward(settings, problems, pool) == []
         assert [result[:2] for result in pool.score([(one.answer, one) for one in problems])] == [(1.0, None)] * 3
         assert 1.0 not in {result.value for result in pool.score([("0 0\n0 0", one) for one in problems])}
+
+
+def test_a_reward_that_hangs_now_and_then_does_not_hold_up_the_start():
+    from hacpo_fast.tasks.check import CHUNK, MOST_HANGS
+    from hacpo_fast.tasks.reward_pool import RewardResult
+
+    class Pool:
+        tried = 0
+
+        def score(self, pairs):
+            Pool.tried += len(pairs)
+            return [RewardResult(0.0, "took longer than 5 s", 5.0) if not text else RewardResult(1.0, None, 0.1)
+                    for text, _ in pairs]  # fmt: skip
+
+    task = TaskConfig(kind="file", name="p.jsonl", reward=f"{__file__}:unused", reward_timeout=5.0)
+    problems = [Problem(str(i), str(i), (), "7", {}) for i in range(40)]
+    (note,) = check_reward(task, problems, Pool())
+    assert Pool.tried == MOST_HANGS * CHUNK  # one of each three hangs
+    assert f"failed on {MOST_HANGS} of {MOST_HANGS * CHUNK} responses" in note
+
+
+def unused(response, answer, row):
+    return 0.0
