@@ -52,16 +52,13 @@ def per_token(cost: Cost) -> dict[str, float]:
 
 
 def exponents(axis: str, rows: list[tuple[Point, Cost]]) -> dict[str, float]:
-    """p in seconds per token ~ x^p, x being what varies on `axis`, from the largest two points.
+    """p in seconds per token ~ x^p, x being what varies on `axis`: the slope of the logarithms, by least squares.
 
     0: the phase grows as its tokens do.
     """
-    (first, before), (last, after) = rows[-2:]
-    ratio = getattr(last, axis) / getattr(first, axis)
-    return {
-        phase: float(np.log(value / per_token(before)[phase]) / np.log(ratio))
-        for phase, value in per_token(after).items()
-    }
+    x = np.log([getattr(point, axis) for point, _ in rows])
+    costs = [per_token(cost) for _, cost in rows]
+    return {phase: float(np.polyfit(x, np.log([cost[phase] for cost in costs]), 1)[0]) for phase in costs[0]}
 
 
 def measure(axis: str, folder: Path, rounds: int = 3) -> list[tuple[Point, Cost]]:
