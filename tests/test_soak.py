@@ -9,11 +9,13 @@ import numpy as np
 import runs
 import torch
 
+from hacpo_fast.policy.length_batches import LengthBatches
 from hacpo_fast.trainer import Trainer
 
 
 def measure():
     """What a process holds: resident bytes and counts of everything that can leak."""
+    LengthBatches.plan.cache_clear()  # it holds the plans of the last few batches, whose tables vary in number
     gc.collect()
     everything = gc.get_objects()
     return {

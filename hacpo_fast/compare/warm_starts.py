@@ -45,4 +45,5 @@ def _save(pupil, folder: Path) -> None:
         pupil.model.save_pretrained(place)
         pupil.tokenizer.save_pretrained(place)
 
+    folder.parent.mkdir(parents=True, exist_ok=True)
     write_folder(folder, fill)

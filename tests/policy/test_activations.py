@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
+from hacpo_fast.policy import attention
 from hacpo_fast.policy.batch import PackedBatch
 from hacpo_fast.policy.policy import Policy
 
@@ -50,8 +51,11 @@ def test_checkpointing_keeps_less_and_gives_the_same_gradients(name):
     assert expected.keys() == found.keys() and all(torch.equal(expected[name], found[name]) for name in expected)
 
 
-def test_what_is_kept_depends_on_the_tokens_and_not_on_how_many_sequences_they_are():
+def test_what_is_kept_depends_on_the_tokens_and_not_on_how_many_sequences_they_are(monkeypatch):
     policy = Policy(tiny.build("llama"))
+    batched = kept_bytes(policy, batch_of(512, 16))
+    monkeypatch.setattr(attention, "batches_pay", lambda *_: False)  # a call for each sequence, however short they are
     one, many, twice = (kept_bytes(policy, batch_of(*shape)) for shape in ((512, 4), (512, 16), (1024, 16)))
     assert 0.95 < many / one < 1.05
     assert 1.9 < twice / many < 2.1
+    assert batched < many  # sequences of similar length in one call keep less, not more
