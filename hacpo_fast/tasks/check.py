@@ -50,11 +50,12 @@ def check_reward(task: TaskConfig, problems: Sequence[Problem], pool: RewardPool
 
 
 def _try(pool: RewardPool, tries: Sequence[tuple[str, Problem]], timeout: float) -> list[RewardResult]:
-    """Results of `tries`, up to those after which a reward that hangs would be waited for once too often."""
+    """Results of `tries`, up to those after which all is known: each has failed, or too many were waited for."""
     results: list[RewardResult] = []
     for start in range(0, len(tries), CHUNK):
         results += pool.score(tries[start : start + CHUNK])
-        if sum(result.seconds >= timeout for result in results) >= MOST_HANGS:
+        hangs = sum(result.seconds >= timeout for result in results)
+        if hangs >= MOST_HANGS or all(result.error for result in results):
             break
     return results
 
