@@ -39,9 +39,14 @@ class LearnerBatch:
     token_importance: Sequence[np.ndarray] | None = None  # R times [L] float32: weights of the tokens' gradients
 
     @property
+    def taught(self) -> np.ndarray:
+        """[R] bool: rows with something to teach, whether or not the learner can see them."""
+        return self.advantages * self.capability_ratio != 0
+
+    @property
     def matters(self) -> np.ndarray:
         """[R] bool: rows with a gradient. The rest count in the loss's denominator and nowhere else."""
-        return self.scorable & (self.advantages * self.capability_ratio != 0)
+        return self.scorable & self.taught
 
     def needed(self, kl: bool) -> np.ndarray:
         """[R] bool: rows that a pass has to compute. A KL term gives every own response a gradient, if not dropped."""
@@ -77,8 +82,7 @@ class LearnerBatch:
     @property
     def unscorable_share(self) -> float:
         """Share of the responses with an advantage that the learner's tokens and context cannot hold."""
-        taught = self.advantages * self.capability_ratio != 0
-        return float((taught & ~self.scorable).sum() / max(taught.sum(), 1))
+        return float((self.taught & ~self.scorable).sum() / max(self.taught.sum(), 1))
 
     def with_denominators(self, rows: np.ndarray, token_logprobs: Sequence[np.ndarray]) -> LearnerBatch:
         """The same batch with `token_logprobs` (each [L] float32) as the denominators of `rows`."""
