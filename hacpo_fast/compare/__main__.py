@@ -39,8 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="two steps of two methods: shows that everything works")
     parser.add_argument("--table", action="store_true", help="run nothing, make the tables of what there is")
     parser.add_argument(
-        "--into", metavar="FILE", type=Path, help="put the tables into this document too, at their marks"
-    )
+        "--into", metavar="FILE", type=Path, action="append", default=[],
+        help="put the tables into this document too, between its lines <!-- PLAN --> and <!-- end of PLAN --> with the "
+        "name of PLAN, and a short one of all pairs at PLAN summary; may be given again",
+    )  # fmt: skip
     chosen = parser.parse_args(arguments)
     return exit_status(lambda: _compare(chosen))
 
@@ -59,11 +61,11 @@ def _compare(chosen: argparse.Namespace) -> int:
     if not chosen.table:
         _run(wanted, agents, cells, chosen.workers, console)
     finished = [result for cell, result in _results(wanted, cells)]
-    text = table.write(
-        output, table.rows(finished, list(plan.pairs), list(plan.methods), plan.reference), plan.reference
-    )
-    if chosen.into:
-        table.replace_in(chosen.into, chosen.plan.stem, text)
+    shown = (list(plan.pairs), list(plan.methods), plan.reference)
+    text = table.write(output, table.rows(finished, *shown), plan.reference)
+    for document in chosen.into:
+        name = chosen.plan.stem
+        table.replace_in(document, {name: text, f"{name} summary": table.summary(finished, *shown)})
     console.print(text, markup=False, highlight=False, soft_wrap=True)
     console.print(
         f"{len(finished)} of {len(wanted)} cells; table.md, table.csv and table.json are in {output}", markup=False

@@ -12,9 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from hacpo_fast.compare.statistics import Estimate, estimate, paired
+from hacpo_fast.errors import UserError
 
 Row = dict[str, Any]
 """One pair and method: `Estimate`s and numbers by column."""
+Runs = dict[int, dict[str, Any]]
+"""Results of one pair and method by seed."""
+COSTS = ("rollouts", "updates", "cpu s")
 
 
 def read_cells(folder: Path) -> list[dict[str, Any]]:
@@ -27,28 +31,26 @@ def rows(results: Iterable[dict[str, Any]], pairs: Sequence[str], methods: Seque
     Per agent: accuracy before and after, mean training reward over the steps, updates. Over both: the mean accuracy,
     its difference from the reference method by seed, the share of others' responses that were live.
     """
-    by_cell: dict[tuple[str, str], dict[int, dict[str, Any]]] = defaultdict(dict)
-    for result in results:
-        by_cell[result["pair"], result["method"]][result["seed"]] = result
+    by_cell = _by_cell(results)
     table = []
     for pair in pairs:
-        compared = {seed: _both(result) for seed, result in by_cell[pair, reference].items()}
         for method in methods:
             runs = by_cell[pair, method]
             if runs:
-                difference = paired({seed: _both(result) for seed, result in runs.items()}, compared)
-                table.append(_row(pair, method, list(runs.values()), difference if method != reference else None))
+                difference = paired(_finals(runs), _finals(by_cell[pair, reference])) if method != reference else None
+                table.append(_row(pair, method, runs, difference))
     return table
 
 
-def _row(pair: str, method: str, results: list[dict[str, Any]], difference: Estimate | None) -> Row:
+def _row(pair: str, method: str, runs: Runs, difference: Estimate | None) -> Row:
+    results = list(runs.values())
     names = list(results[0]["agents"])
     row: Row = {"pair": pair, "method": method, "seeds": len(results)}
     for name in names:
         agents = [result["agents"][name] for result in results]
         row[f"{name} start"] = estimate([agent["start"] for agent in agents])
         row[f"{name} final"] = estimate([agent["final"] for agent in agents])
-    row["both final"] = estimate([_both(result) for result in results])
+    row["both final"] = estimate(list(_finals(runs).values()))
     row["both - reference"] = difference
     for name in names:
         agents = [result["agents"][name] for result in results]
@@ -56,9 +58,7 @@ def _row(pair: str, method: str, results: list[dict[str, Any]], difference: Esti
     live = [share for result in results for name in names for share in result["agents"][name]["steps"]["cross_live"]]
     live = [share for share in live if share is not None]
     row["live"] = math.fsum(live) / len(live) if live else None
-    row["rollouts"] = _mean(sum(result["agents"][name]["rollouts"] for name in names) for result in results)
-    row["updates"] = _mean(sum(result["agents"][name]["updates"] for name in names) for result in results)
-    row["cpu s"] = _mean(result["cpu_seconds"] for result in results)
+    row |= _costs(results)
     row["answers"] = min(result["answers"] for result in results)
     return row
 
@@ -91,6 +91,27 @@ def _written(column: str, value: Any) -> str:
     return f"{value:.0f}" if isinstance(value, float) else str(value)
 
 
+def summary(results: Iterable[dict[str, Any]], pairs: Sequence[str], methods: Sequence[str], reference: str) -> str:
+    """One table of all pairs in Markdown: final accuracy over both agents in percent, and what it cost.
+
+    Its column of differences is the mean over the pairs, seed by seed, of the seeds that all pairs have.
+    """
+    by_cell = _by_cell(results)
+    pairs = [pair for pair in pairs if any(by_cell[pair, method] for method in methods)]
+    heads = ["method", *pairs, f"Δ {reference}, all pairs", "answers", "updates", "cpu s"]
+    lines = ["| " + " | ".join(heads) + " |", "|---" + "|--:" * (len(heads) - 1) + "|"]
+    compared = _over_pairs(by_cell, pairs, reference)
+    for method in methods:
+        runs = [by_cell[pair, method] for pair in pairs]
+        if pairs and all(runs):
+            difference = paired(_over_pairs(by_cell, pairs, method), compared) if method != reference else None
+            costs = _costs([result for of_pair in runs for result in of_pair.values()])
+            values = [_written("both final", estimate(list(_finals(of_pair).values()))) for of_pair in runs]
+            values += [_written("both - reference", difference), *(_written(key, costs[key]) for key in COSTS)]
+            lines.append("| " + " | ".join([method, *values]) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def comma_separated(table: Sequence[Row]) -> str:
     """The same numbers as fractions: every estimate as two columns, mean and half-width."""
     text = io.StringIO()
@@ -121,17 +142,51 @@ def write(folder: Path, table: Sequence[Row], reference: str) -> str:
     return text
 
 
-def replace_in(document: Path, name: str, text: str) -> None:
-    """Puts `text` between the lines `<!-- NAME -->` and `<!-- end of NAME -->` of a document."""
-    before, begin, rest = document.read_text().partition(f"<!-- {name} -->\n")
-    _, end, after = rest.partition(f"<!-- end of {name} -->")
-    if not begin or not end:
-        raise ValueError(f"{document} has no lines <!-- {name} --> and <!-- end of {name} -->")
-    document.write_text(before + begin + text + end + after)
+def replace_in(document: Path, texts: dict[str, str]) -> None:
+    """Puts each text between the lines `<!-- NAME -->` and `<!-- end of NAME -->` of a document, where it has them.
+
+    Raises UserError if it has those of none.
+    """
+    old = new = document.read_text()
+    placed = 0
+    for name, text in texts.items():
+        before, begin, rest = new.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition(f"<!-- end of {name} -->")
+        if begin and end:
+            new = before + begin + text + end + after
+            placed += 1
+    if not placed:
+        marks = " or ".join(f"<!-- {name} --> and <!-- end of {name} -->" for name in texts)
+        raise UserError(f"{document} has no lines {marks}")
+    if new != old:
+        document.write_text(new)
 
 
-def _both(result: dict[str, Any]) -> float:
-    return _mean(agent["final"] for agent in result["agents"].values())
+def _by_cell(results: Iterable[dict[str, Any]]) -> dict[tuple[str, str], Runs]:
+    """By pair and method."""
+    by_cell: dict[tuple[str, str], Runs] = defaultdict(dict)
+    for result in results:
+        by_cell[result["pair"], result["method"]][result["seed"]] = result
+    return by_cell
+
+
+def _finals(runs: Runs) -> dict[int, float]:
+    """Final accuracy by seed, mean of both agents."""
+    return {seed: _mean(agent["final"] for agent in result["agents"].values()) for seed, result in runs.items()}
+
+
+def _over_pairs(by_cell: dict[tuple[str, str], Runs], pairs: Sequence[str], method: str) -> dict[int, float]:
+    """The mean of that over the pairs, for the seeds that all of them have."""
+    finals = [_finals(by_cell[pair, method]) for pair in pairs]
+    seeds = set.intersection(*(set(of_pair) for of_pair in finals)) if finals else set()
+    return {seed: _mean(of_pair[seed] for of_pair in finals) for seed in seeds}
+
+
+def _costs(results: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """COSTS of a run, of both agents together, in the mean over `results`."""
+    agents = [list(result["agents"].values()) for result in results]
+    counts = {key: _mean(sum(agent[key] for agent in both) for both in agents) for key in ("rollouts", "updates")}
+    return counts | {"cpu s": _mean(result["cpu_seconds"] for result in results)}
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -4,6 +4,7 @@ import io
 import pytest
 
 from hacpo_fast.compare import table
+from hacpo_fast.errors import UserError
 
 
 def result(pair, method, seed, alice, bob, live=(None, None), reward=0.5):
@@ -71,13 +72,33 @@ def test_nothing_makes_an_empty_table(tmp_path):
     assert table.write(tmp_path, table.rows([], ["far"], ["hacpo"], "hacpo"), "hacpo") == "\n"
 
 
-def test_a_table_takes_its_place_in_a_document(tmp_path):
+def test_the_summary_by_hand():
+    results = [
+        *RESULTS,
+        result("far", "hacpo", 1, 0.6, 0.6),
+        result("far", "gspo", 0, 0.1, 0.1),
+        result("far", "gspo", 1, 0.4, 0.6),
+    ]
+    head, _, gspo, hacpo = table.summary(results, ["far", "near"], ["gspo", "naive", "hacpo"], "hacpo").splitlines()
+    assert head == "| method | far | near | Δ hacpo, all pairs | answers | updates | cpu s |"
+    # seed 0: mean of 0.1 - 0.3 and 0.6 - 0.7; seed 1: mean of 0.5 - 0.6 and 0.5 - 0.8; seed 2 is not in both pairs
+    assert "| 30.0 ± 254.1 | 40.0 ± 65.7 | -17.5 ± 31.8 | 200 | 16 | 10.8 |" in gspo
+    assert "| - | 200 | 16 | 10.5 |" in hacpo
+
+
+def test_a_summary_leaves_out_what_a_pair_lacks():
+    lines = table.summary(RESULTS, ["far", "near"], ["gspo", "hacpo"], "hacpo").splitlines()
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| hacpo"]
+    assert table.summary([], ["far"], ["hacpo"], "hacpo").count("\n") == 2
+
+
+def test_tables_take_their_places_in_a_document(tmp_path):
     document = tmp_path / "d.md"
     document.write_text("a\n<!-- cpu -->\nold\n<!-- end of cpu -->\nb\n<!-- study -->\n<!-- end of study -->\n")
     for _ in range(2):
-        table.replace_in(document, "cpu", "new\n")
+        table.replace_in(document, {"cpu": "new\n", "cpu summary": "short\n"})
     assert document.read_text() == (
         "a\n<!-- cpu -->\nnew\n<!-- end of cpu -->\nb\n<!-- study -->\n<!-- end of study -->\n"
     )
-    with pytest.raises(ValueError, match="confirm"):
-        table.replace_in(document, "confirm", "x")
+    with pytest.raises(UserError, match="confirm"):
+        table.replace_in(document, {"confirm": "x"})
