@@ -129,9 +129,15 @@ def test_the_command_writes_the_page_and_the_figures(tmp_path, capsys):
     names = sorted(path.name for path in (tmp_path / "png").iterdir())
     assert names == ["reward.png", "times.png", "validation-greedy-accuracy.png"]
     with Image.open(tmp_path / "png" / "reward.png") as image:
-        assert image.size == (1050, 690)
+        assert image.size == (1050, 703), "as wide as a column, with one row of the legend"
     assert main([str(run), "--output", str(tmp_path / "elsewhere" / "page.html")]) == 0
     assert (tmp_path / "elsewhere" / "page.html").read_text() == (run / "report.html").read_text()
+
+
+def test_a_comparison_alone_has_a_page(tmp_path):
+    (tmp_path / "table.json").write_text(json.dumps([{"method": "hacpo", "final": 0.9, "final \u00b1": 0.1}]))
+    assert main([str(tmp_path)]) == 0
+    assert "<title>Comparison: " in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

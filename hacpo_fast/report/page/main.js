@@ -51,7 +51,7 @@ function showControls() {
       checked: state.trends,
       onchange: () => again({ trends: box.checked }),
     });
-    add("trends", el("label", {}, box, "trends"));
+    add("trends", el("label", { title: "means over a tenth of the steps" }, box, "trends"));
   }
   if (SEVERAL && AGENTS.length > 1) {
     const colour = select(
@@ -81,13 +81,11 @@ function showControls() {
 
 // In a legend, agents show their colour and runs their dashes, or the other way round.
 function chipMark(kind, key) {
-  const coloured = kind === state.colour || !SEVERAL;
-  const line = svg("line", { x1: 1, x2: 19, y1: 6, y2: 6, "stroke-width": 3, "stroke-linecap": "round" });
   const run = kind === "run" ? key : 0,
     agent = kind === "agent" ? key : AGENTS[0];
-  line.style.stroke = coloured ? colourOf(run, agent) : "var(--ink-2)";
-  line.style.strokeDasharray = coloured ? "none" : dashOf(run, agent);
-  return svg("svg", { class: "swatch", width: 20, height: 12, "aria-hidden": "true" }, line);
+  if (!SEVERAL) return swatch(run, agent);
+  const coloured = kind === state.colour;
+  return strokeOf(coloured ? colourOf(run, agent) : "var(--ink-2)", coloured ? "none" : dashOf(run, agent));
 }
 
 function facts() {
@@ -95,12 +93,15 @@ function facts() {
     const parts = [
       SEVERAL ? el("b", {}, run.name) : null,
       [run.algorithm, run.task].filter(Boolean).join(" on ") || null,
-      `${run.agents.length} agent${run.agents.length === 1 ? "" : "s"}`,
-      run.planned && run.planned !== run.steps ? `${run.steps} of ${run.planned} steps` : `${run.steps} steps`,
+      counted(run.agents.length, "agent"),
+      run.planned && run.planned !== run.steps
+        ? `${run.steps} of ${counted(run.planned, "step")}`
+        : counted(run.steps, "step"),
       run.finished ? null : "not finished",
       run.seconds ? `${duration(run.seconds)} of computing` : null,
       run.seconds_per_step ? `${significant(run.seconds_per_step, 3)}${NARROW}s per step` : null,
       run.started ? `started ${run.started}` : null,
+      run.resumed.length ? `resumed after step ${run.resumed.join(", ")}` : null,
     ].filter(Boolean);
     return el(
       "p",
@@ -123,17 +124,8 @@ function chartGroup(group, first) {
 }
 
 function build() {
-  const sections = [["Results", () => resultsTable()]];
-  DATA.tables.forEach((one) =>
-    sections.push([
-      one.title,
-      () =>
-        table(
-          one.columns.map((column) => [column]),
-          one.rows.map((row) => row.map(anyCell)),
-        ),
-    ]),
-  );
+  const sections = RUNS.length ? [["Results", resultsTable]] : [];
+  DATA.tables.forEach((one) => sections.push([one.title, () => comparisonTable(one)]));
   const groups =
     DATA.groups.some((group) => group.title === "Throughput") || !DATA.times.length
       ? DATA.groups
@@ -142,12 +134,16 @@ function build() {
     (group) => group.title === "Throughput" || group.charts.some((chart) => chart.constant === null),
   );
   changing.forEach((group, index) => sections.push([group.title, () => chartGroup(group, index === 0)]));
-  sections.push(["Rollouts", samplesSection]);
-  sections.push(["Settings", settingsSection], ["Environment", environmentSection]);
-  sections.push([
-    "Numbers",
-    () => el("details", {}, el("summary", {}, `${DATA.numbers.length} curves in numbers`), numbersTable()),
-  ]);
+  if (RUNS.length)
+    sections.push(
+      ["Rollouts", samplesSection],
+      ["Settings", settingsSection],
+      ["Environment", environmentSection],
+      [
+        "Numbers",
+        () => el("details", {}, el("summary", {}, `${DATA.numbers.length} curves in numbers`), numbersTable()),
+      ],
+    );
 
   byId("facts").replaceChildren(...facts());
   sections.forEach(([title, make], index) => {
@@ -156,7 +152,8 @@ function build() {
     byId("content").append(el("section", { id, "aria-label": title }, el("h2", {}, title), make()));
   });
   byId("footer").append(
-    "Drag across a chart to look closer, double-click to go back. Arrow keys read the values of a chart in focus.",
+    "Drag across a chart to look closer, double-click to go back. Arrow keys read the values of a chart in focus. ",
+    "Tables are sorted by a click on the head of a column.",
   );
   showControls();
   change({});
