@@ -30,18 +30,18 @@ CATALOGUE: dict[str, tuple[Figure, ...]] = {
     "Learning": (
         Figure("accuracy", "Training accuracy", "of own responses", "with the highest reward", "share"),
         Figure("reward", "Training reward", "mean over own responses"),
-        Figure("capability", "Capability", "moving average", "of own rewards, over recent steps"),
+        Figure("capability", "Capability", "moving average", "own rewards of recent steps"),
         Figure("no_signal_share", "Prompts without signal", "of prompts", "all rewards equal, or dropped", "share"),
         Figure("live_share", "Live responses", "of responses", "with something to learn, before clipping", "share"),
     ),
     "Ratios": (
         Figure(
             "own_ratio_mean", "Own ratio", "mean ± deviation",
-            "of own live responses, before clipping", spread="own_ratio_std",
+            "own live responses, before clipping", spread="own_ratio_std",
         ),
         Figure(
             "cross_ratio_mean", "Cross ratio", "mean ± deviation",
-            "of others' live responses, before clipping", spread="cross_ratio_std",
+            "others' live responses, before clipping", spread="cross_ratio_std",
         ),
         Figure("own_clip_low", "Own, clipped below", "of own live responses", kind="share"),
         Figure("own_clip_high", "Own, clipped above", "of own live responses", kind="share"),
@@ -53,7 +53,7 @@ CATALOGUE: dict[str, tuple[Figure, ...]] = {
     "Optimisation": (
         Figure("entropy", "Entropy", "nats per token", "estimated from the sampled tokens"),
         Figure("grad_norm", "Gradient norm", "mean over updates", "before it is limited"),
-        Figure("loss", "Loss", "mean over updates", "minus the objective; its height says little"),
+        Figure("loss", "Loss", "mean over updates", "minus the objective, its height says little"),
         Figure("kl", "KL to the initial policy", "nats per token", "mean over own responses"),
         Figure("mismatch", "Engine mismatch", "nats per token", "mean |difference| of the policy's log-probs"),
         Figure("importance_weight", "Importance weight", "mean", "policy over engine"),
@@ -67,13 +67,13 @@ CATALOGUE: dict[str, tuple[Figure, ...]] = {
         Figure("truncated_share", "Cut off", "of own responses", "at the longest allowed length", "share"),
         Figure("unscorable_share", "Not scorable", "of responses that teach", "too long or not in its tokens", "share"),
         Figure("prompts", "Prompts", "per step", kind="count"),
-        Figure("dropped_prompts", "Dropped prompts", "per step", "a reward failed; nobody learns from them", "count"),
+        Figure("dropped_prompts", "Dropped prompts", "per step", "a reward failed, nobody learns from them", "count"),
         Figure("reward_errors", "Reward errors", "per step", "own responses whose check failed", "count"),
         Figure("reward_p95_seconds", "Time of a check", "seconds", "95 % of the rewards took less", "seconds"),
     ),
     "Throughput": (
-        Figure("generated_tokens_per_second", "Generated tokens", "tokens per second", "of sampling", "count"),
-        Figure("trained_tokens_per_second", "Trained tokens", "tokens per second", "of learning", "count"),
+        Figure("generated_tokens_per_second", "Generated tokens", "tokens per second", "while sampling", "count"),
+        Figure("trained_tokens_per_second", "Trained tokens", "tokens per second", "while learning", "count"),
     ),
 }  # fmt: skip
 OTHER_TOPICS = {"Time by agent": "time.", "Memory": "memory", "Further": ""}
@@ -104,7 +104,7 @@ class Chart:
 
     @property
     def caption(self) -> str:
-        return ", ".join(part for part in (self.unit, self.about) if part)
+        return "; ".join(part for part in (self.unit, self.about) if part)
 
     def values(self) -> Iterable[float]:
         return (value for line in self.lines for value in line.series.values if math.isfinite(value))
@@ -187,7 +187,7 @@ def _unknown(name: str) -> Figure:
     if name.startswith("time."):
         return Figure(name, title, "seconds per step", kind="seconds")
     if name.startswith("peak_memory"):
-        return Figure(name, title, "", "at the most; on a CPU of the whole process", "bytes")
+        return Figure(name, title, "", "largest in the phase; on a CPU, of the whole process", "bytes")
     if name.endswith("bytes"):
         return Figure(name, title, "", kind="bytes")
     return Figure(name, title, "", kind="share" if name.endswith("_share") else "number")

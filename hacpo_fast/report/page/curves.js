@@ -1,11 +1,8 @@
 // A chart of curves, and what a person can do with it.
 function curveChart(chart, wide) {
   const plot = el("div", { class: "plot" });
-  const thinned = chart.lines.some((line) => line.of);
   const ranged = chart.lines.every((line) => RUNS[line.run].ranges[chart.name]);
-  const about = [chart.about, ranged ? "dotted: clip range" : null, thinned ? "not every step, but all peaks" : null]
-    .filter(Boolean)
-    .join("; ");
+  const about = [chart.about, ranged ? "dotted: clip range" : null].filter(Boolean).join("; ");
   const figure = el(
     "figure",
     { class: wide ? "card wide" : "card", tabindex: 0, "aria-label": described(chart) },

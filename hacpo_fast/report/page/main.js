@@ -69,7 +69,7 @@ function showControls() {
     ([key]) =>
       key === "step" || RUNS.every((run) => (key === "hours" ? run.hours[0].length : Object.keys(run.updates).length)),
   );
-  if (axes.length > 1) {
+  if (RUNS.length && axes.length > 1) {
     const axis = select("Over", axes, (value) => again({ axis: value, zoom: null }));
     axis.control.value = state.axis;
     add("axis", axis.label);
@@ -111,6 +111,11 @@ function facts() {
   });
 }
 
+// Whether some curve has more points than the page holds.
+function isThinned() {
+  return DATA.groups.some((group) => group.charts.some((chart) => chart.lines.some((line) => line.of)));
+}
+
 function chartGroup(group, first) {
   const drawn = group.charts.filter((chart) => chart.constant === null),
     flat = group.charts.filter((chart) => chart.constant !== null);
@@ -145,14 +150,24 @@ function build() {
       ],
     );
 
-  byId("facts").replaceChildren(...facts());
+  byId("facts").replaceChildren(
+    ...facts(),
+    isThinned()
+      ? el("p", { class: "note" }, "Long curves are drawn with all their peaks, but not with every step.")
+      : "",
+  );
   sections.forEach(([title, make], index) => {
     const id = "section-" + index;
     byId("nav").append(el("a", { href: "#" + id }, title));
     byId("content").append(el("section", { id, "aria-label": title }, el("h2", {}, title), make()));
   });
   byId("footer").append(
-    "Drag across a chart to look closer, double-click to go back. Arrow keys read the values of a chart in focus. ",
+    ...(RUNS.length
+      ? [
+          "Drag across a chart to look closer, double-click to go back. ",
+          "Arrow keys read the values of a chart in focus. ",
+        ]
+      : []),
     "Tables are sorted by a click on the head of a column.",
   );
   showControls();

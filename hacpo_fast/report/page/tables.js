@@ -20,7 +20,7 @@ function resultsTable() {
     SEVERAL && rivals(row, key).length > 1 && rivals(row, key).every((other) => other[key] <= row[key]);
   const score = (row, key) =>
     el("span", { class: isNumber(row[key]) && best(row, key) ? "best" : null }, written(kind, row[key]));
-  const when = (row, key, wanted) => (isNumber(row[key]) && wanted ? el("small", {}, ` step ${row[key + "_step"]}`) : "");
+  const when = (row, key) => (isNumber(row[key]) ? el("small", {}, ` step ${row[key + "_step"]}`) : "");
   const scores = [...new Set(rows.map((row) => row.score).filter(Boolean))];
   const what = scores.length === 1 ? scores[0] : "validation";
   const late = (row) => row.final_step !== RUNS[row.run].steps;
@@ -29,8 +29,8 @@ function resultsTable() {
     ...(validated
       ? [
           ["start", head("Start", what), (row) => written(kind, row.start)],
-          ["final", head("Final", what), (row) => [score(row, "final"), when(row, "final", late(row))]],
-          ["best", head("Best", what), (row) => [score(row, "best"), when(row, "best", true)]],
+          ["final", head("Final", what), (row) => [score(row, "final"), late(row) ? when(row, "final") : ""]],
+          ["best", head("Best", what), (row) => [score(row, "best"), when(row, "best")]],
         ]
       : []),
     ...(rows.some((row) => isNumber(row.accuracy))
@@ -51,7 +51,7 @@ function resultsTable() {
     }),
   ];
   const notes = [
-    "Last tenth: means over the last tenth of the steps.",
+    "Means are over steps, the last tenth of them where it says so.",
     scores.length > 1 ? `Validation: ${scores.join("; ")}.` : null,
     validated && rows.some((row) => best(row, "final")) ? "Bold: the best run of each agent." : null,
   ].filter(Boolean);
@@ -71,15 +71,15 @@ function comparisonTable({ columns, rows, shares, about }) {
     1,
     columns.findIndex((_, at) => rows.some((row) => typeof row[at] !== "string")),
   );
-  const named = (row) => row.slice(0, texts).map(String).join(" \u00b7 ");
+  const name = (row) => row.slice(0, texts).map(String).join(" \u00b7 ");
   const share = columns.map((column) => shares.includes(column));
   const cell = (value, at) => (share[at] ? percentCell(value) : anyCell(value));
   const key = (value) => (Array.isArray(value) ? value[0] : value);
   return [
     table(
-      [named(columns), ...columns.map((column, at) => head(column, share[at] ? "percent" : "")).slice(texts)],
-      rows.map((row) => [visible(named(row)), ...row.map(cell).slice(texts)]),
-      { keys: rows.map((row) => [named(row), ...row.map(key).slice(texts)]) },
+      [name(columns), ...columns.map((column, at) => head(column, share[at] ? "percent" : "")).slice(texts)],
+      rows.map((row) => [el("span", { class: "name" }, visible(name(row))), ...row.map(cell).slice(texts)]),
+      { keys: rows.map((row) => [name(row), ...row.map(key).slice(texts)]) },
     ),
     about ? el("p", { class: "note" }, about) : null,
   ];
