@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hacpo_fast.report.charts import Chart, Group, Line
+from hacpo_fast.report.charts import Chart, Group
+from hacpo_fast.report.data import COLUMNS, agents_of
 from hacpo_fast.report.series import COMMON, RunSeries
 from hacpo_fast.run.curve_data import Series, in_columns
 from hacpo_fast.run.palette import AGENTS, PHASES, agent_colour
@@ -35,8 +36,6 @@ OWN_STYLE = {
     "figure.constrained_layout.h_pad": 0.02,
 }
 RUN_DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
-COLUMNS = 120
-"""Most columns of a chart of times."""
 BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -45,14 +44,14 @@ def draw_figures(
 ) -> list[Path]:
     """Writes `folder`/<name>.png for every chart that is not constant, and times[-<run>].png; returns their paths.
 
-    series, names: of the runs from which `groups` were made. Colours are agents, dashes are runs, as on the page.
+    series, names: of the runs from which `groups` were made. Curves look as on the page.
     """
     import matplotlib
 
     from hacpo_fast.run.panels import STYLE
 
     folder.mkdir(parents=True, exist_ok=True)
-    agents = list(dict.fromkeys(agent for each in series for agent in each.agents))
+    agents = agents_of(series)
     paths = []
     with matplotlib.rc_context(STYLE | OWN_STYLE):
         for group in groups:
@@ -77,7 +76,7 @@ def _curves(chart: Chart, agents: Sequence[str], names: Sequence[str]) -> Figure
     figure, axes = _blank(labels if any(labels) else [])
     size, unit = _unit(chart)
     for line, label in zip(chart.lines, labels, strict=True):
-        colour, dashes = _look(line, agents)
+        colour, dashes = look(line.run, line.agent, agents, len(names))
         steps, values = line.series.steps, [value / size for value in line.series.values]
         if line.spread:
             low, high = ([v + sign * s for v, s in zip(values, line.spread, strict=True)] for sign in (-1, 1))
@@ -95,11 +94,17 @@ def _curves(chart: Chart, agents: Sequence[str], names: Sequence[str]) -> Figure
     return _with_legend(figure, axes, labels)
 
 
-def _look(line: Line, agents: Sequence[str]) -> tuple[str, Any]:
-    """Colour and dashes; where colours begin anew, dashes go on."""
-    index = agents.index(line.agent) if line.agent != COMMON else 0
-    colour = agent_colour(index) if line.agent != COMMON else "#555555"
-    return colour, RUN_DASHES[(line.run + index // len(AGENTS)) % len(RUN_DASHES)]
+def look(run: int, agent: str, agents: Sequence[str], runs: int) -> tuple[str, Any]:
+    """Colour and dashes of a curve: colours are agents and dashes are runs, but for several runs of a single agent.
+
+    Where colours begin anew, dashes go on.
+    """
+    if agent == COMMON:
+        return "#555555", RUN_DASHES[run % len(RUN_DASHES)]
+    coloured, dashed = agents.index(agent), run
+    if len(agents) == 1 and runs > 1:
+        coloured, dashed = dashed, coloured
+    return agent_colour(coloured), RUN_DASHES[(dashed + coloured // len(AGENTS)) % len(RUN_DASHES)]
 
 
 def _unit(chart: Chart) -> tuple[float, str]:
@@ -139,7 +144,7 @@ def _blank(labels: Sequence[str]) -> tuple[Figure, Axes]:
 def _with_legend(figure: Figure, axes: Axes, labels: Sequence[str]) -> Figure:
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
     axes.set_xlabel("training step")
     if axes.get_legend_handles_labels()[1]:
         figure.legend(

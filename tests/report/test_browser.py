@@ -152,8 +152,9 @@ def test_names_stay_inside_their_chart(tab, tmp_path):
     for width in (360, 1280):
         tab.look(width, 900, dark=False)
         edges = "[...document.querySelectorAll('svg .end')].map((e) => e.getBoundingClientRect().right)"
-        card = tab.js("document.querySelector('figure.wide').getBoundingClientRect().right")
-        assert len(tab.js(edges)) == 2 and max(tab.js(edges)) < card
+        box = "document.querySelector('figure.wide{}').getBoundingClientRect().{}"
+        assert len(tab.js(edges)) == 2 and max(tab.js(edges)) < tab.js(box.format("", "right"))
+        assert tab.js(box.format(" .curve", "width")) > 0.4 * tab.js(box.format("", "width")), "nor push it out"
         assert tab.js("document.documentElement.scrollWidth") <= width
 
 
