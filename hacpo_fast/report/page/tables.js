@@ -109,7 +109,7 @@ function numbersTable() {
   const title = (row) => row.title + (row.name.startsWith("validation.") ? ` (${row.name.split(".")[1]})` : "");
   const numbers = DATA.numbers.map((row) => ({
     cells: [
-      el("span", { title: row.about }, title(row)),
+      el("span", { class: "name", title: row.about }, title(row)),
       named(row.run, row.agent),
       ...statistics.map((key) => written(row.kind, row[key])),
     ],
