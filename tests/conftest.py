@@ -25,6 +25,7 @@ NEEDS = {
 }
 """By marker: whether what its tests need is here, and what to say where it is not."""
 ALWAYS_ON_CI = ("vllm",)
+"""A browser is no package of Python's: .ci/run tries to install one, and where it cannot, the header says so."""
 
 
 def pytest_addoption(parser):

@@ -15,6 +15,7 @@ The page works from a file, without network; several runs are laid over each oth
 been killed. Examples:
 
   python -m hacpo_fast.report runs/mine
+  python -m hacpo_fast.report runs/comparison/cpu
   python -m hacpo_fast.report runs/hacpo runs/gspo runs/comparison/cpu --output both.html --png figures
 """
 
@@ -47,7 +48,7 @@ def _report(sources: Sequence[str], output: Path | None, png: Path | None) -> in
     from hacpo_fast.report.series import RunSeries
 
     runs, tables = read_sources(sources)
-    output = output or runs[0].folder / "report.html"
+    output = output or (first if (first := Path(sources[0])).is_dir() else first.parent) / "report.html"
     if output.is_dir() or (output.exists() and not output.is_file()):
         raise UserError(
             f"--output: {output} is not a file; give the name of the page, such as {output / 'report.html'}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from hacpo_fast.report.series import COMMON, RunSeries
@@ -17,7 +17,9 @@ class Figure(NamedTuple):
 
     metric: str
     title: str
-    about: str
+    unit: str
+    """Of what, or in which unit: behind a percentage or beside an axis."""
+    about: str = ""
     kind: str = "number"
     """How it is written: share (as percents), number, count, seconds, bytes."""
     spread: str | None = None
@@ -26,45 +28,52 @@ class Figure(NamedTuple):
 
 CATALOGUE: dict[str, tuple[Figure, ...]] = {
     "Learning": (
-        Figure("accuracy", "Training accuracy", "of the agent's own responses", "share"),
-        Figure("reward", "Training reward", "mean over the agent's own responses"),
-        Figure("capability", "Capability", "mean reward over recent steps"),
-        Figure("no_signal_share", "Prompts without signal", "all rewards equal: nothing to learn", "share"),
-        Figure("live_share", "Live responses", "share that gives the learner a gradient", "share"),
+        Figure("accuracy", "Training accuracy", "of own responses", "with the highest reward", "share"),
+        Figure("reward", "Training reward", "mean over own responses"),
+        Figure("capability", "Capability", "moving average", "own rewards of recent steps"),
+        Figure("no_signal_share", "Prompts without signal", "of prompts", "all rewards equal, or dropped", "share"),
+        Figure("live_share", "Live responses", "of responses", "with something to learn, before clipping", "share"),
     ),
     "Ratios": (
-        Figure("own_ratio_mean", "Own ratio", "before clipping, ± deviation", spread="own_ratio_std"),
         Figure(
-            "cross_ratio_mean", "Cross ratio", "before clipping, ± deviation",
-            spread="cross_ratio_std",
+            "own_ratio_mean", "Own ratio", "mean ± deviation",
+            "own live responses, before clipping", spread="own_ratio_std",
         ),
-        Figure("own_clip_low", "Own, clipped below", "share of the agent's own responses", "share"),
-        Figure("own_clip_high", "Own, clipped above", "share of the agent's own responses", "share"),
-        Figure("cross_live", "Cross, live", "share of others' responses that still teach", "share"),
-        Figure("cross_clip_low", "Cross, below range", "share of others' responses", "share"),
-        Figure("cross_clip_high", "Cross, above range", "share of others' responses", "share"),
-        Figure("cross_lower", "Cross, lower bound", "at the first update of a step"),
+        Figure(
+            "cross_ratio_mean", "Cross ratio", "mean ± deviation",
+            "others' live responses, before clipping", spread="cross_ratio_std",
+        ),
+        Figure("own_clip_low", "Own, clipped below", "of own live responses", kind="share"),
+        Figure("own_clip_high", "Own, clipped above", "of own live responses", kind="share"),
+        Figure("cross_live", "Cross, still live", "of others' live responses", "within the range", "share"),
+        Figure("cross_clip_low", "Cross, clipped below", "of others' live responses", "below the range", "share"),
+        Figure("cross_clip_high", "Cross, clipped above", "of others' live responses", "above the range", "share"),
+        Figure("cross_lower", "Cross, lower bound", "ratio", "at the first update of a step"),
     ),
     "Optimisation": (
-        Figure("entropy", "Entropy", "nats per token, from the sampled tokens"),
-        Figure("grad_norm", "Gradient norm", "before it is limited"),
-        Figure("loss", "Loss", "minus the objective; its height says little"),
-        Figure("kl", "KL to the initial policy", "nats per token, own responses"),
-        Figure("mismatch", "Engine mismatch", "mean |difference| of log-probs"),
-        Figure("importance_weight", "Importance weight", "policy over engine, mean"),
+        Figure("entropy", "Entropy", "nats per token", "estimated from the sampled tokens"),
+        Figure("grad_norm", "Gradient norm", "mean over updates", "before it is limited"),
+        Figure("loss", "Loss", "mean over updates", "minus the objective, its height says little"),
+        Figure("kl", "KL to the initial policy", "nats per token", "mean over own responses"),
+        Figure("mismatch", "Engine mismatch", "nats per token", "mean |difference| of the policy's log-probs"),
+        Figure("importance_weight", "Importance weight", "mean", "policy over engine"),
         Figure("lr", "Learning rate", "of AdamW"),
-        Figure("updates", "Optimiser updates", "so far", "count"),
-        Figure("skipped_updates", "Skipped updates", "per step, for want of a finite gradient", "count"),
+        Figure("updates", "Optimiser updates", "so far", kind="count"),
+        Figure("skipped_updates", "Skipped updates", "per step", "the gradient was not finite", "count"),
+        Figure("screened_share", "Screened out", "of responses", "scored, found clipped, not trained on", "share"),
     ),
     "Responses": (
-        Figure("response_tokens", "Response length", "tokens, mean", "count"),
-        Figure("truncated_share", "Cut off", "share at the longest allowed length", "share"),
-        Figure("unscorable_share", "Not scorable", "share outside the learner's tokenizer", "share"),
-        Figure("reward_errors", "Reward errors", "responses per step whose check failed", "count"),
+        Figure("response_tokens", "Response length", "tokens", "mean over own responses", "count"),
+        Figure("truncated_share", "Cut off", "of own responses", "at the longest allowed length", "share"),
+        Figure("unscorable_share", "Not scorable", "of responses that teach", "too long or not in its tokens", "share"),
+        Figure("prompts", "Prompts", "per step", kind="count"),
+        Figure("dropped_prompts", "Dropped prompts", "per step", "a reward failed, nobody learns from them", "count"),
+        Figure("reward_errors", "Reward errors", "per step", "own responses whose check failed", "count"),
+        Figure("reward_p95_seconds", "Time of a check", "seconds", "95 % of the rewards took less", "seconds"),
     ),
     "Throughput": (
-        Figure("generated_tokens_per_second", "Generated tokens", "per second of sampling", "count"),
-        Figure("trained_tokens_per_second", "Trained tokens", "per second of learning", "count"),
+        Figure("generated_tokens_per_second", "Generated tokens", "tokens per second", "while sampling", "count"),
+        Figure("trained_tokens_per_second", "Trained tokens", "tokens per second", "while learning", "count"),
     ),
 }  # fmt: skip
 OTHER_TOPICS = {"Time by agent": "time.", "Memory": "memory", "Further": ""}
@@ -88,9 +97,14 @@ class Chart:
 
     name: str
     title: str
+    unit: str
     about: str
     kind: str
     lines: list[Line]
+
+    @property
+    def caption(self) -> str:
+        return "; ".join(part for part in (self.unit, self.about) if part)
 
     def values(self) -> Iterable[float]:
         return (value for line in self.lines for value in line.series.values if math.isfinite(value))
@@ -119,7 +133,7 @@ def chart_groups(series: Sequence[RunSeries]) -> list[Group]:
     others: dict[str, list[Chart]] = {topic: [] for topic in OTHER_TOPICS}
     for name in names:
         topic = next(topic for topic, part in OTHER_TOPICS.items() if part in name)
-        others[topic].append(_chart(series, Figure(name, *_described(name))))
+        others[topic].append(_chart(series, _unknown(name)))
     groups += [Group(topic, charts) for topic, charts in others.items()]
     return [group for group in groups if group.charts]
 
@@ -141,9 +155,9 @@ def _validation(series: Sequence[RunSeries]) -> list[Chart]:
                 for agent, curve in each.scores.get((sampling, score), {}).items()
                 if curve.known().steps
             ]
-            chart = Chart(f"validation.{sampling}.{score}", f"Validation {score}", sampling, "number", lines)
+            chart = Chart(f"validation.{sampling}.{score}", f"Validation {score}", sampling, "", "number", lines)
             if lines and all(0 <= value <= 1 for value in chart.values()):
-                chart = Chart(chart.name, chart.title, chart.about, "share", lines)
+                chart = replace(chart, kind="share")
             if lines and not any(_same(chart, other) for other in charts):
                 charts.append(chart)
     return charts
@@ -151,7 +165,7 @@ def _validation(series: Sequence[RunSeries]) -> list[Chart]:
 
 def _same(chart: Chart, other: Chart) -> bool:
     """Rewards of 0 and 1 make the mean reward of greedy answers another name of their accuracy."""
-    return chart.about == other.about and chart.lines == other.lines
+    return chart.unit == other.unit and chart.lines == other.lines
 
 
 def _chart(series: Sequence[RunSeries], figure: Figure) -> Chart:
@@ -164,14 +178,16 @@ def _chart(series: Sequence[RunSeries], figure: Figure) -> Chart:
             spread = dict(zip(*spreads[agent], strict=True)) if agent in spreads else None
             around = [spread.get(step, math.nan) for step in curve.steps] if spread else None
             lines.append(Line(run, agent, curve, around))
-    return Chart(figure.metric, figure.title, figure.about, figure.kind, lines)
+    return Chart(figure.metric, figure.title, figure.unit, figure.about, figure.kind, lines)
 
 
-def _described(name: str) -> tuple[str, str, str]:
-    """Title, meaning and kind of a number that the catalogue does not know."""
+def _unknown(name: str) -> Figure:
+    """A number that the catalogue does not know."""
     title = name.replace("_", " ").replace(".", " · ").capitalize()
     if name.startswith("time."):
-        return title, "seconds per step", "seconds"
-    if name.endswith("bytes") or name.startswith("peak_memory"):
-        return title, "", "bytes"
-    return title, "", "share" if name.endswith("_share") else "number"
+        return Figure(name, title, "seconds per step", kind="seconds")
+    if name.startswith("peak_memory"):
+        return Figure(name, title, "", "largest in the phase; on a CPU, of the whole process", "bytes")
+    if name.endswith("bytes"):
+        return Figure(name, title, "", kind="bytes")
+    return Figure(name, title, "", kind="share" if name.endswith("_share") else "number")

@@ -80,7 +80,7 @@ def _chart(chart: Chart, most: int) -> dict[str, Any]:
     return {
         "name": chart.name,
         "title": chart.title,
-        "about": chart.about,
+        "about": chart.caption,
         "kind": chart.kind,
         "constant": chart.constant(),
         "lines": [_line(line, most) for line in chart.lines],
@@ -125,7 +125,7 @@ def _numbers(groups: Sequence[Group]) -> list[dict[str, Any]]:
     """First, last, lowest and highest value of every curve."""
     return [
         {
-            "name": chart.name, "title": chart.title, "about": chart.about, "kind": chart.kind,
+            "name": chart.name, "title": chart.title, "about": chart.caption, "kind": chart.kind,
             "run": line.run, "agent": line.agent,
             "first": known[0], "last": known[-1], "low": min(known), "high": max(known),
             "mean": math.fsum(known) / len(known),

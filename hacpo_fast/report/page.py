@@ -16,12 +16,14 @@ SCRIPTS = (
     "dom.js",
     "format.js",
     "state.js",
+    "table.js",
     "chart.js",
     "times.js",
     "geometry.js",
     "curves.js",
     "samples.js",
     "tables.js",
+    "settings.js",
     "main.js",
 )
 """In the order in which they build on each other; together they are one function."""
@@ -34,7 +36,7 @@ def page(data: dict[str, Any]) -> str:
     style = f"\n{_colours()}{_part('report.css')}"
     script = '\n(() => {\n"use strict";\n' + "".join(map(_part, SCRIPTS)) + "})();\n"
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
-    names = ", ".join(run["name"] for run in data["runs"])
+    names = ", ".join([run["name"] for run in data["runs"]] or [table["title"] for table in data["tables"]])
     parts = {
         "policy": policy,
         "title": html.escape(names),

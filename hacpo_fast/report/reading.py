@@ -32,23 +32,31 @@ class Run:
 
 
 class Table(NamedTuple):
-    """A table made elsewhere, shown as it is."""
+    """A table made elsewhere."""
 
     title: str
+    about: str
     columns: list[str]
+    shares: list[str]
+    """Columns to be written in percent."""
     rows: list[list[Any]]
+    """Cells are numbers, texts, nothing, or [mean, half-width]."""
 
 
 TABLE_FILE = "table.json"
 """What hacpo_fast.compare leaves in its folder."""
 PLUS_MINUS = " ±"
+ABOUT_COMPARISONS = (
+    "Means over seeds, ± half of the 95 % interval. Live: others' responses that the clip left. The difference is that "
+    "from the method without one, seed by seed."
+)
 
 
 def read_sources(sources: Sequence[str | Path]) -> tuple[list[Run], list[Table]]:
     """Runs (folders) and tables (JSON files, or folders of comparisons), each in the order given.
 
     Raises:
-        UserError: one of them is neither, a run has no record yet, or there is no run among them.
+        UserError: one of them is neither, or a run has no record yet.
     """
     folders, files = [], []
     for source in map(Path, sources):
@@ -58,12 +66,9 @@ def read_sources(sources: Sequence[str | Path]) -> tuple[list[Run], list[Table]]
             files.append(source / TABLE_FILE)
         else:
             folders.append(source.parent if source.name == METRICS_FILE else source)
-    if not folders:
-        raise UserError("name the folder of at least one run")
-    names = short_names(folders)
-    return [_read_run(folder, name) for folder, name in zip(folders, names, strict=True)], [
-        _read_table(file) for file in files
-    ]
+    names = short_names(folders) if folders else []
+    runs = [_read_run(folder, name) for folder, name in zip(folders, names, strict=True)]
+    return runs, [_read_table(file) for file in files]
 
 
 def short_names(folders: Sequence[Path]) -> list[str]:
@@ -139,20 +144,26 @@ def _read_table(path: Path) -> Table:
     rows = [[row.get(column) for column in columns] if isinstance(row, dict) else row for row in rows]
     if any(not isinstance(row, list) or len(row) != len(columns) for row in rows):
         raise UserError(f"{path}: every row must have the table's {len(columns)} columns")
-    title = title or (path.absolute().parent.name if path.name == TABLE_FILE else path.stem)
-    return _with_intervals(Table(f"Comparison: {title}", [str(column) for column in columns], rows))
+    compared = path.name == TABLE_FILE
+    title = title or (path.absolute().parent.name if compared else path.stem)
+    return _with_intervals(f"Comparison: {title}", [str(column) for column in columns], rows, compared)
 
 
-def _with_intervals(table: Table) -> Table:
-    """A column "x" and its half-widths "x ±" become one, of cells [x, half-width]."""
-    halves = {
-        at: table.columns.index(name + PLUS_MINUS)
-        for at, name in enumerate(table.columns)
-        if name + PLUS_MINUS in table.columns
-    }
-    kept = [at for at in range(len(table.columns)) if at not in halves.values()]
-    rows = [
-        [row[at] if at not in halves or row[halves[at]] is None else [row[at], row[halves[at]]] for at in kept]
-        for row in table.rows
-    ]
-    return Table(table.title, [table.columns[at] for at in kept], rows)
+def _with_intervals(title: str, columns: list[str], rows: list[list[Any]], compared: bool) -> Table:
+    """A column "x" and its half-widths "x ±" become one, of cells [x, half-width].
+
+    compared: by hacpo_fast.compare, where what has an interval is a share, and so is "live".
+    """
+    halves = {at: columns.index(name + PLUS_MINUS) for at, name in enumerate(columns) if name + PLUS_MINUS in columns}
+    kept = [at for at in range(len(columns)) if at not in halves.values()]
+    return Table(
+        title,
+        ABOUT_COMPARISONS if compared else "",
+        [columns[at] for at in kept],
+        [columns[at] for at in kept if compared and (at in halves or columns[at] == "live")],
+        [[_cell(row, at, halves.get(at)) for at in kept] for row in rows],
+    )
+
+
+def _cell(row: list[Any], at: int, half: int | None) -> Any:
+    return row[at] if half is None or row[half] is None else [row[at], row[half]]

@@ -16,7 +16,7 @@ LONGEST, SHORTEST = 6000, 400
 
 
 def embedded_samples(run: Run, runs: int) -> dict[str, Any]:
-    """{"total", "longest", "items"}: responses of evenly spaced steps, whole steps as far as that is possible.
+    """{"total", "items"}: responses of evenly spaced steps, whole steps as far as that is possible.
 
     `runs` share the space. A cut text becomes [text, characters left out].
     """
@@ -41,6 +41,7 @@ def _item(sample: dict[str, Any], longest: int) -> dict[str, Any]:
         "error": None if error is None else _cut(str(error), 400),
         "advantages": sample.get("advantages") or {},
         "truncated": bool(sample.get("truncated")),
+        "dropped": bool(sample.get("dropped")),
         **texts,
     }
 

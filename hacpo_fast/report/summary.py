@@ -31,6 +31,7 @@ def run_facts(run: Run, series: RunSeries) -> dict[str, Any]:
         "seconds": math.fsum(totals) or None,
         "seconds_per_step": _mean([record["time"].get("total") for record in run.records if _timed_step(record)]),
         "started": next((start.get("started") for start in run.environment), None),
+        "resumed": [start["after_step"] for start in run.environment[1:] if start.get("after_step")],
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import made_runs
 import pytest
 from browser import Browser
@@ -105,6 +107,57 @@ def test_hostile_text_is_only_shown(tab, tmp_path):
     assert signs == ["U+2028", "U+2029", "U+0000", "U+001B", "U+202E", "U+200B", "U+D800"]
 
 
+def test_a_comparison_alone_is_a_table_that_can_be_sorted(tab, tmp_path):
+    rows = [
+        {"pair": "sums", "method": "gspo", "final": 0.5, "final \u00b1": 0.021, "live": None, "cpu s": 9.5},
+        {"pair": "sums", "method": "hacpo", "final": 0.75, "final \u00b1": 0.1, "live": 0.3, "cpu s": 10.5},
+        {"pair": "sums", "method": "naive", "final": 0.25, "final \u00b1": None, "live": 0.9, "cpu s": 11.5},
+    ]
+    folder = tmp_path / "cpu"
+    folder.mkdir()
+    (folder / "table.json").write_text(json.dumps(rows))
+    show(tab, [folder])
+    shown = "[...document.querySelectorAll('tbody tr')].map((row) => [...row.children].map((e) => e.textContent))"
+    plain = [
+        ["sums \u00b7 gspo", "50.0 \u00b1 2.1", "\u2013", "9.50"],
+        ["sums \u00b7 hacpo", "75.0 \u00b1 10.0", "30.0", "10.5"],
+        ["sums \u00b7 naive", "25.0", "90.0", "11.5"],
+    ]
+    assert tab.js(shown) == plain
+    click = "document.querySelectorAll('thead button')[{}].click()"
+    for column, wanted, way in ((1, [1, 0, 2], "descending"), (1, [2, 0, 1], "ascending"), (0, [0, 1, 2], "ascending")):
+        tab.js(click.format(column))
+        assert tab.js(shown) == [plain[row] for row in wanted]
+        sorts = tab.js("[...document.querySelectorAll('thead th')].map((e) => e.getAttribute('aria-sort'))")
+        assert sorts == [way if at == column else None for at in range(4)]
+    for _ in range(2):
+        tab.js(click.format(2))
+        assert tab.js(shown)[-1] == plain[0], "what is missing comes last, whichever way"
+
+
+def test_no_two_agents_look_alike(tab, tmp_path):
+    show(tab, [made_runs.write(tmp_path / "run", made_runs.records(agents=7))])
+    marks = tab.js("[...document.querySelectorAll('#controls .swatch line')].map((e) => e.getAttribute('style'))")
+    curves = tab.js(f"[...document.querySelectorAll({LEARNING!r})][0].querySelectorAll('.curve').length")
+    assert len(set(marks)) == len(marks) == curves == 7
+
+
+def test_names_stay_inside_their_chart(tab, tmp_path):
+    long = "a-model-with-a-name-that-is-as-long-as-names-may-be-" * 2
+    metrics = made_runs.records()
+    for record in metrics:
+        for kind in {"agents", "validation"} & record.keys():
+            record[kind] = {long + name: values for name, values in record[kind].items()}
+    show(tab, [made_runs.write(tmp_path / "run", metrics)])
+    for width in (360, 1280):
+        tab.look(width, 900, dark=False)
+        edges = "[...document.querySelectorAll('svg .end')].map((e) => e.getBoundingClientRect().right)"
+        box = "document.querySelector('figure.wide{}').getBoundingClientRect().{}"
+        assert len(tab.js(edges)) == 2 and max(tab.js(edges)) < tab.js(box.format("", "right"))
+        assert tab.js(box.format(" .curve", "width")) > 0.4 * tab.js(box.format("", "width")), "nor push it out"
+        assert tab.js("document.documentElement.scrollWidth") <= width
+
+
 def test_a_missing_value_is_a_gap_and_not_zero(tab, tmp_path):
     show(tab, [made_runs.write(tmp_path / "run", **broken())])
     drawn = "document.querySelector('figure[aria-label^=\"Training reward\"] .curve').getAttribute('d')"
@@ -154,7 +207,7 @@ def test_legend_axis_and_zoom(tab, tmp_path):
 
 def test_rollouts_are_browsed_by_step_source_reward_and_words(tab, tmp_path):
     rollouts = made_runs.samples(6, 2)
-    rollouts[5]["response"] = "a pelican"
+    rollouts[5] |= {"response": "a pelican", "dropped": True}
     show(tab, [made_runs.write(tmp_path / "run", made_runs.records(), rollouts)])
     shown = "[...document.querySelectorAll('.sample')].map((e) => e.querySelector('header').textContent)"
     assert len(tab.js(shown)) == 8 and all("step 6" in text for text in tab.js(shown))
@@ -177,6 +230,6 @@ def test_rollouts_are_browsed_by_step_source_reward_and_words(tab, tmp_path):
     search = "document.querySelector('input[type=search]')"
     tab.js(f"{search}.value = 'PELICAN'; {search}.dispatchEvent(new Event('input'))")
     (text,) = tab.js(shown)
-    assert "bea" in text and "step 1" in text
+    assert "bea" in text and "step 1" in text and "dropped" in text
     advantages = tab.js("[...document.querySelectorAll('.sample .advantages b')].map((e) => e.textContent)")
     assert advantages == ["\u22120.60", "\u22120.60"]

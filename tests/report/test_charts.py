@@ -128,6 +128,12 @@ def test_long_runs_are_thinned_and_short_ones_are_not(tmp_path):
     assert not any("of" in line or "trend" in line for chart in charts_of(short).values() for line in chart["lines"])
 
 
+def test_a_resumed_run_says_where(tmp_path):
+    starts = [{"after_step": step, "started": f"day {step}"} for step in (0, 4, 9)]
+    facts = data_of(made_runs.write(tmp_path / "run", made_runs.records(), environment=starts))["runs"][0]
+    assert facts["resumed"] == [4, 9] and facts["started"] == "day 0"
+
+
 def test_the_order_of_agents_is_that_of_their_first_appearance(tmp_path):
     runs, _ = read_sources([made_runs.write(tmp_path / "run", made_runs.records(agents=7, steps=1))])
     assert agents_of([RunSeries(run) for run in runs]) == list(made_runs.NAMES)

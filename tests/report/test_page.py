@@ -14,6 +14,7 @@ from PIL import Image
 from hacpo_fast.report.__main__ import main
 from hacpo_fast.report.charts import chart_groups
 from hacpo_fast.report.data import page_data
+from hacpo_fast.report.figures import look
 from hacpo_fast.report.page import SCRIPTS, json_in_html, page
 from hacpo_fast.report.reading import read_sources
 from hacpo_fast.report.series import RunSeries
@@ -129,9 +130,24 @@ def test_the_command_writes_the_page_and_the_figures(tmp_path, capsys):
     names = sorted(path.name for path in (tmp_path / "png").iterdir())
     assert names == ["reward.png", "times.png", "validation-greedy-accuracy.png"]
     with Image.open(tmp_path / "png" / "reward.png") as image:
-        assert image.size == (1050, 690)
+        assert image.size == (1050, 703), "as wide as a column, with one row of the legend"
     assert main([str(run), "--output", str(tmp_path / "elsewhere" / "page.html")]) == 0
     assert (tmp_path / "elsewhere" / "page.html").read_text() == (run / "report.html").read_text()
+
+
+def test_no_two_curves_of_a_figure_look_alike():
+    seven = list(made_runs.NAMES)
+    assert len({str(look(0, name, seven, 1)) for name in seven}) == 7
+    two = [look(run, name, ["ada", "bea"], 3) for run in range(3) for name in ("ada", "bea")]
+    assert len({str(each) for each in two}) == 6 and len({colour for colour, _ in two}) == 2
+    alone = [look(run, "ada", ["ada"], 3) for run in range(3)]
+    assert len({colour for colour, _ in alone}) == 3 and {dashes for _, dashes in alone} == {"-"}
+
+
+def test_a_comparison_alone_has_a_page(tmp_path):
+    (tmp_path / "table.json").write_text(json.dumps([{"method": "hacpo", "final": 0.9, "final \u00b1": 0.1}]))
+    assert main([str(tmp_path)]) == 0
+    assert "<title>Comparison: " in (tmp_path / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,8 @@ def test_tables_of_comparisons(tmp_path):
     assert [table.title for table in tables] == ["Comparison: cpu", "Comparison: both"]
     assert tables[0].columns == ["method", "final", "cpu s"]
     assert tables[0].rows == [["hacpo", [0.9, 0.1], 3], ["gspo", 0.8, None]]
+    assert tables[0].shares == ["final"] and "95 %" in tables[0].about
+    assert tables[1].shares == [] and tables[1].about == ""
     assert tables[1].rows == [[1, "x"], [2, None]]
     for wrong, message in (
         ("[1, 2]", "every row"),
@@ -67,8 +69,8 @@ def test_tables_of_comparisons(tmp_path):
         with pytest.raises(UserError, match=message):
             read_sources([run, plain])
     plain.write_text(json.dumps(rows))
-    with pytest.raises(UserError, match="at least one run"):
-        read_sources([plain])
+    runs, (table,) = read_sources([plain])
+    assert runs == [] and table.rows[0][1] == [0.9, 0.1] and table.shares == []
 
 
 def test_runs_are_told_apart_by_as_much_of_their_paths_as_it_takes(tmp_path):

@@ -1,11 +1,8 @@
 // A chart of curves, and what a person can do with it.
 function curveChart(chart, wide) {
   const plot = el("div", { class: "plot" });
-  const thinned = chart.lines.some((line) => line.of);
   const ranged = chart.lines.every((line) => RUNS[line.run].ranges[chart.name]);
-  const about = [chart.about, ranged ? "dotted: clip range" : null, thinned ? "extremes of a long curve" : null]
-    .filter(Boolean)
-    .join("; ");
+  const about = [chart.about, ranged ? "dotted: clip range" : null].filter(Boolean).join("; ");
   const figure = el(
     "figure",
     { class: wide ? "card wide" : "card", tabindex: 0, "aria-label": described(chart) },
@@ -20,11 +17,8 @@ function curveChart(chart, wide) {
     const xs = state.zoom || commonRange();
     const ys = heightRange(chart, lines, xs);
     const labelled = wide ? lines.filter(({ line }) => line.y.some(isNumber)) : [];
-    const labels = labelled.map(({ line }) => endLabel(chart, line));
-    const right =
-      wide && labels.length
-        ? Math.min(plot.clientWidth * 0.42, 20 + 7.6 * Math.max(...labels.map((text) => text.length)))
-        : 12;
+    const labels = endLabels(chart, labelled, plot.clientWidth);
+    const right = labels.length ? labelWidth(labels) : 12;
     const { drawing, box, x, y } = frame(plot, xs, ys, chart.kind, AXES[state.axis], right, state.axis !== "hours");
     references(chart, drawing, box, y, ys);
     const clip = "clip-" + charts.indexOf(self);
@@ -45,7 +39,8 @@ function curveChart(chart, wide) {
       const one = svg("g", {});
       one.style.setProperty("--c", colourOf(line.run, line.agent));
       if (line.spread) one.append(svg("path", { class: "band", d: band(line, places, x, y) }));
-      const curve = svg("path", { class: trend ? "curve faint" : "curve", d: path(places, line.y, x, y) });
+      const dense = line.y.length > 3 * (box.right - box.left) ? " dense" : "";
+      const curve = svg("path", { class: trend ? "curve faint" + dense : "curve", d: path(places, line.y, x, y) });
       one.append(curve);
       if (trend) {
         const smooth = svg("path", {
@@ -204,8 +199,13 @@ function references(chart, drawing, box, y, ys) {
     for (const value of JSON.parse(ranges[0]) || []) line(value, "range");
 }
 
-function endLabel(chart, line) {
-  return `${nameOf(line.run, line.agent)}  ${written(chart.kind, ends(line)[1])}`;
+const labelWidth = (labels) => 20 + 7.6 * Math.max(...labels.map((text) => text.length));
+
+// Names and last values; the values alone where there is no room for names.
+function endLabels(chart, lines, width) {
+  const values = lines.map(({ line }) => written(chart.kind, ends(line)[1]));
+  const labels = lines.map(({ line }, index) => `${nameOf(line.run, line.agent)}  ${values[index]}`);
+  return labelWidth(labels) > 0.4 * width ? values : labels;
 }
 
 // First and last known value.

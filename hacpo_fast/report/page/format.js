@@ -83,3 +83,5 @@ function duration(seconds) {
   const hours = Math.floor(minutes / 60);
   return hours + NARROW + "h " + (minutes % 60) + NARROW + "min";
 }
+
+const counted = (count, thing) => `${count} ${thing}${count === 1 ? "" : "s"}`;

@@ -51,7 +51,7 @@ function showControls() {
       checked: state.trends,
       onchange: () => again({ trends: box.checked }),
     });
-    add("trends", el("label", {}, box, "trends"));
+    add("trends", el("label", { title: "means over a tenth of the steps" }, box, "trends"));
   }
   if (SEVERAL && AGENTS.length > 1) {
     const colour = select(
@@ -69,7 +69,7 @@ function showControls() {
     ([key]) =>
       key === "step" || RUNS.every((run) => (key === "hours" ? run.hours[0].length : Object.keys(run.updates).length)),
   );
-  if (axes.length > 1) {
+  if (RUNS.length && axes.length > 1) {
     const axis = select("Over", axes, (value) => again({ axis: value, zoom: null }));
     axis.control.value = state.axis;
     add("axis", axis.label);
@@ -81,13 +81,11 @@ function showControls() {
 
 // In a legend, agents show their colour and runs their dashes, or the other way round.
 function chipMark(kind, key) {
-  const coloured = kind === state.colour || !SEVERAL;
-  const line = svg("line", { x1: 1, x2: 19, y1: 6, y2: 6, "stroke-width": 3, "stroke-linecap": "round" });
   const run = kind === "run" ? key : 0,
     agent = kind === "agent" ? key : AGENTS[0];
-  line.style.stroke = coloured ? colourOf(run, agent) : "var(--ink-2)";
-  line.style.strokeDasharray = coloured ? "none" : dashOf(run, agent);
-  return svg("svg", { class: "swatch", width: 20, height: 12, "aria-hidden": "true" }, line);
+  if (!SEVERAL) return swatch(run, agent);
+  const coloured = kind === state.colour;
+  return strokeOf(coloured ? colourOf(run, agent) : "var(--ink-2)", coloured ? "none" : dashOf(run, agent));
 }
 
 function facts() {
@@ -95,12 +93,15 @@ function facts() {
     const parts = [
       SEVERAL ? el("b", {}, run.name) : null,
       [run.algorithm, run.task].filter(Boolean).join(" on ") || null,
-      `${run.agents.length} agent${run.agents.length === 1 ? "" : "s"}`,
-      run.planned && run.planned !== run.steps ? `${run.steps} of ${run.planned} steps` : `${run.steps} steps`,
+      counted(run.agents.length, "agent"),
+      run.planned && run.planned !== run.steps
+        ? `${run.steps} of ${counted(run.planned, "step")}`
+        : counted(run.steps, "step"),
       run.finished ? null : "not finished",
       run.seconds ? `${duration(run.seconds)} of computing` : null,
       run.seconds_per_step ? `${significant(run.seconds_per_step, 3)}${NARROW}s per step` : null,
       run.started ? `started ${run.started}` : null,
+      run.resumed.length ? `resumed after step ${run.resumed.join(", ")}` : null,
     ].filter(Boolean);
     return el(
       "p",
@@ -108,6 +109,11 @@ function facts() {
       parts.flatMap((part, index) => (index ? [" \u00b7 ", part] : [part])),
     );
   });
+}
+
+// Whether some curve has more points than the page holds.
+function isThinned() {
+  return DATA.groups.some((group) => group.charts.some((chart) => chart.lines.some((line) => line.of)));
 }
 
 function chartGroup(group, first) {
@@ -123,17 +129,8 @@ function chartGroup(group, first) {
 }
 
 function build() {
-  const sections = [["Results", () => resultsTable()]];
-  DATA.tables.forEach((one) =>
-    sections.push([
-      one.title,
-      () =>
-        table(
-          one.columns.map((column) => [column]),
-          one.rows.map((row) => row.map(anyCell)),
-        ),
-    ]),
-  );
+  const sections = RUNS.length ? [["Results", resultsTable]] : [];
+  DATA.tables.forEach((one) => sections.push([one.title, () => comparisonTable(one)]));
   const groups =
     DATA.groups.some((group) => group.title === "Throughput") || !DATA.times.length
       ? DATA.groups
@@ -142,21 +139,36 @@ function build() {
     (group) => group.title === "Throughput" || group.charts.some((chart) => chart.constant === null),
   );
   changing.forEach((group, index) => sections.push([group.title, () => chartGroup(group, index === 0)]));
-  sections.push(["Rollouts", samplesSection]);
-  sections.push(["Settings", settingsSection], ["Environment", environmentSection]);
-  sections.push([
-    "Numbers",
-    () => el("details", {}, el("summary", {}, `${DATA.numbers.length} curves in numbers`), numbersTable()),
-  ]);
+  if (RUNS.length)
+    sections.push(
+      ["Rollouts", samplesSection],
+      ["Settings", settingsSection],
+      ["Environment", environmentSection],
+      [
+        "Numbers",
+        () => el("details", {}, el("summary", {}, `${DATA.numbers.length} curves in numbers`), numbersTable()),
+      ],
+    );
 
-  byId("facts").replaceChildren(...facts());
+  byId("facts").replaceChildren(
+    ...facts(),
+    isThinned()
+      ? el("p", { class: "note" }, "Long curves are drawn with all their peaks, but not with every step.")
+      : "",
+  );
   sections.forEach(([title, make], index) => {
     const id = "section-" + index;
     byId("nav").append(el("a", { href: "#" + id }, title));
     byId("content").append(el("section", { id, "aria-label": title }, el("h2", {}, title), make()));
   });
   byId("footer").append(
-    "Drag across a chart to look closer, double-click to go back. Arrow keys read the values of a chart in focus.",
+    ...(RUNS.length
+      ? [
+          "Drag across a chart to look closer, double-click to go back. ",
+          "Arrow keys read the values of a chart in focus. ",
+        ]
+      : []),
+    "Tables are sorted by a click on the head of a column.",
   );
   showControls();
   change({});

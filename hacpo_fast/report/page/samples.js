@@ -142,7 +142,12 @@ const OUTCOMES = {
 function sampleCard(sample, run, most) {
   const outcome = outcomeOf(sample, most);
   const reward = isNumber(sample.reward) ? significant(sample.reward, 3) : DASH;
-  const facts = [`reward ${reward}`, `step ${sample.step}`, sample.truncated ? "cut off" : null];
+  const facts = [
+    `reward ${reward}`,
+    `step ${sample.step}`,
+    sample.truncated ? "cut off" : null,
+    sample.dropped ? "dropped: nobody learns from it" : null,
+  ];
   const card = el(
     "article",
     { class: "card sample" },

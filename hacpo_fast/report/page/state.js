@@ -31,11 +31,14 @@ function colourOf(run, agent) {
   return index < 0 ? "var(--ink-2)" : `var(--agent-${index % COLOURS})`;
 }
 
-// Runs differ in dashes while colours are agents', and the other way round.
+// Runs differ in dashes while colours are agents', and the other way round. Where colours begin anew, dashes go on.
 function dashOf(run, agent) {
-  const index = state.colour === "run" ? Math.max(AGENTS.indexOf(agent), 0) : run;
+  const which = Math.max(AGENTS.indexOf(agent), 0);
+  const index = state.colour === "run" ? which + rounds(run) : run + rounds(which);
   return DASHES[index % DASHES.length];
 }
+
+const rounds = (index) => Math.floor(index / COLOURS);
 
 function nameOf(run, agent) {
   return [SEVERAL ? RUNS[run].name : null, agent || (SEVERAL ? null : "run")].filter(Boolean).join(" \u00b7 ");
@@ -43,9 +46,13 @@ function nameOf(run, agent) {
 
 // A piece of the curve as a legend shows it.
 function swatch(run, agent) {
+  return strokeOf(colourOf(run, agent), dashOf(run, agent));
+}
+
+function strokeOf(colour, dashes) {
   const line = svg("line", { x1: 1, x2: 19, y1: 6, y2: 6, "stroke-width": 3, "stroke-linecap": "round" });
-  line.style.stroke = colourOf(run, agent);
-  line.style.strokeDasharray = dashOf(run, agent);
+  line.style.stroke = colour;
+  line.style.strokeDasharray = dashes;
   return svg("svg", { class: "swatch", width: 20, height: 12, "aria-hidden": "true" }, line);
 }
 

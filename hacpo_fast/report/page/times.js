@@ -91,7 +91,7 @@ function timeChart(times) {
       .map((name) => ({ mark: phaseMark(name), name, value: FORMATS.seconds(times.phases[name][index]) }));
     rows.push({ mark: el("span"), name: "together", value: FORMATS.seconds(view.heights[index]) });
     const bounds = plot.getBoundingClientRect();
-    tip.show(bounds.left + where, bounds.top + 10, `step ${significant(times.steps[index], 4)}`, rows);
+    tip.show(bounds.left + where, bounds.top + 10, `step ${written("number", times.steps[index])}`, rows);
   }
 
   function leave() {
