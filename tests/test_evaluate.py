@@ -219,6 +219,7 @@ def test_validation_settings_of_a_config_are_for_training(models, published, tmp
         (["ADA", "--benchmark", "gsm8k=P", "--resume", "--output", "EMPTY"], "there is no evaluation in"),
         (["ADA", "--benchmark", "all", "--benchmark", "math"], "--benchmark: math stands twice"),
         (["ADA", "--benchmark", "gsm8k=no.jsonl"], "no.jsonl: no such file"),
+        (["ADA", "--benchmark", "math=./empti"], "there is no file or folder empti; did you mean 'empty'?"),
         (["ADA", "--benchmark", "amc23=P"], "p.jsonl, line 1: the problem is missing: none of the fields question"),
         (["ADA", "--config", "no.yaml"], "no.yaml: no such file"),
     ],

@@ -86,8 +86,13 @@ def rows(name: str, source: str | None, subset: str | None, split: str | None) -
 def _published(
     benchmark: Benchmark, source: str | None, subset: str | None, split: str | None
 ) -> Iterator[tuple[str, Row]]:
-    if source is not None and (found := _local(Path(source).expanduser(), split)) is not None:
-        return found
+    if source is not None:
+        path = Path(source).expanduser()
+        if (found := _local(path, split)) is not None:
+            return found
+        if not path.exists() and (source[0] in "/~." or source.count("/") > 1):  # no name on the hub
+            there = sorted(item.name for item in path.parent.glob("*"))
+            raise UserError(f"there is no file or folder {path}; {instead_of(path.name, there)}")
     from hacpo_fast.tasks import hub
 
     if source is None:

@@ -22,7 +22,7 @@ def rows(name: str, subset: str | None, split: str | None) -> Iterator[tuple[str
             f"the data set {asked} could not be loaded: {type(error).__name__}: {error}\n"
             "Check the three names on the hub and, where the connection is the trouble, that the machine is online "
             f"(HF_HUB_OFFLINE unset) or has the data set in its cache (hf download {name} --repo-type dataset); "
-            "files are read with task.kind=file, those of a benchmark with task.source=FILE"
+            "files are read with task.kind=file, those of a benchmark with task.source=FILE or --benchmark NAME=FILE"
         ) from error
     return ((f"{name} [{split}], row {number}", row) for number, row in enumerate(data, 1))
 
