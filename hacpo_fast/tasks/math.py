@@ -118,7 +118,11 @@ _SUBSCRIPT = re.compile(r"_\{\\(max|min)\s*\}")
 
 _UNIT = re.compile(r"(?<=.)(?:\\[,!; ]|\s)*\\(?:text|mbox|mathrm)\s*\{(?![ei]\})[^{}]*\}(?:\^\{?\d\}?)?\s*$")
 _COMMAND = re.compile(r"\\(?:[a-zA-Z]+|.)")
-_QUANTITY = re.compile(r"[-+]?(?:[\d.,\s]*\s)?[a-zA-Z]+|[-+]?[\d.,]+(?:[cmk]m|[mk]?g|ml|ft)")
+_SHORT = "cm|mm|km|kg|mg|ml|ft|in|lb|hr|mi"
+_QUANTITY = re.compile(  # a word, or a number with a unit: 3 m, 3cm, \frac{1}{2} hour, x = 3 cm, 7th
+    rf"[-+]?[a-zA-Z]+|(?:[a-zA-Z]\s*=\s*)?(?:[-+\d.,\s]*\s[a-zA-Z]|[-+\\{{}}\d.,/\s]*\s(?:[a-zA-Z]{{3,}}|{_SHORT})"
+    rf"|[-+\d.,]+(?:{_SHORT}|st|nd|rd|th))"
+)
 
 
 def _is_formula(latex: str) -> bool:
