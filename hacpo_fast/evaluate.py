@@ -27,14 +27,16 @@ the hub; without it the usual place on the hub is taken. As in the paper, every 
 {MAX_RESPONSE_TOKENS} tokens. validation.sampling, validation.max_response_tokens and validation.problems (at most so
 many) change that on the command line; those of --config are for training and do not count here. Prompt and reward can
 be set as task.prompt, task.system_prompt, task.reward, ... ; those of --config count if its task is a benchmark too.
+Of a single SOURCE on the hub, task.subset and task.split choose the part; else it is test, or the only one.
 
 Without --benchmark the problems are those that `task` holds out (task.holdout=1: all of it), or validation.task, and
 `validation.sampling` says how to answer. Of --config, agents with a model's folder name lend it their settings.
 
 The output folder holds responses.jsonl (one line per problem, written as soon as it is answered: responses, rewards,
-errors), scores.json and settings.yaml. Scores: avg@n, the mean reward of n responses; pass@k, the chance that one of k
-is right, without bias; best@n, the mean of each problem's best; errors, how many could not be checked and count as
-wrong; cut, the share that the token limit ended.
+errors), scores.json and settings.yaml. A stopped evaluation goes on there with its arguments and --resume --output
+FOLDER. Scores: avg@n, the mean reward of n responses; pass@k, the chance that one of k is right, without bias; best@n,
+the mean of each problem's best; errors, how many could not be checked and count as wrong; cut, the share that the token
+limit ended.
 
   python -m hacpo_fast.evaluate runs/mine/agents/small --benchmark math500 --benchmark gsm8k=data/gsm8k_test.jsonl
   python -m hacpo_fast.evaluate my-model --benchmark all rollout.engine=vllm
@@ -60,16 +62,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--config", metavar="FILE", help="YAML file with the task, for example configs/quickstart.yaml")
     parser.add_argument("--output", metavar="FOLDER", help="new folder for all results; runs/evaluate-<date>-<time>")
+    parser.add_argument("--resume", action="store_true", help="go on with what was stopped; --output says where it is")
     chosen = parser.parse_intermixed_args(arguments)
     overrides = [word for word in chosen.models if re.match(r"[a-z_]+\.[\w.-]+=", word)]
     models = [word for word in chosen.models if word not in overrides]
     folder = Path(chosen.output or time.strftime("runs/evaluate-%Y%m%d-%H%M%S"))
 
     def run() -> int:
+        if chosen.resume and not chosen.output:
+            raise UserError("--resume: name the folder of the evaluation that is to go on by --output")
         config, tasks = read(models, overrides, chosen.config, chosen.benchmark)
         from hacpo_fast.evaluation import evaluate
 
-        evaluate(config, tasks, folder)
+        try:
+            evaluate(config, tasks, folder, chosen.resume)
+        except KeyboardInterrupt:
+            if folder.exists():
+                print(f"what is answered is in {folder}; to go on: --resume --output {folder}", file=sys.stderr)
+            raise
         return 0
 
     return exit_status(run)
@@ -84,8 +94,8 @@ def read(
         checked = _with_agents(plain, models, config)
         task = checked.validation.task or checked.task
         return checked, {task.name: task}
-    tasks = _benchmarks(plain, benchmarks)
     given = config_file.read(None, overrides)
+    tasks = _benchmarks(plain, given.get("task") or {}, benchmarks)
     validation = {"every": 0, "problems": sys.maxsize, **(given.get("validation") or {})}
     if "max_response_tokens" not in (given.get("rollout") or {}):
         validation.setdefault("max_response_tokens", MAX_RESPONSE_TOKENS)
@@ -97,8 +107,13 @@ def read(
     return checked, {name: checked.task.model_validate(task) for name, task in tasks.items()}
 
 
-def _benchmarks(plain: dict[str, Any], wanted: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Task settings of each benchmark; prompt, reward and the like as `plain` has them for one."""
+def _benchmarks(plain: dict[str, Any], given: dict[str, Any], wanted: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Task settings of each benchmark; prompt, reward and the like as `plain` has them for one.
+
+    given: those of the command line alone.
+    """
+    if clashing := [name for name in ("kind", "name", "source", "holdout") if name in given]:
+        raise UserError(f"task.{clashing[0]} and --benchmark exclude each other; the source is given as NAME=SOURCE")
     common = dict(plain.get("task") or {})
     if common.get("kind", "benchmark") != "benchmark":
         common = {}
@@ -114,6 +129,11 @@ def _benchmarks(plain: dict[str, Any], wanted: Sequence[str]) -> dict[str, dict[
             if each in tasks:
                 raise UserError(f"--benchmark: {each} stands twice")
             tasks[each] = {**common, "kind": "benchmark", "name": each, "source": source or None}
+    for own in ("subset", "split"):
+        if own in given:
+            if len(tasks) > 1:
+                raise UserError(f"task.{own} is of one data set; evaluate on that benchmark alone")
+            next(iter(tasks.values()))[own] = given[own]
     return tasks
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from hacpo_fast.errors import UserError, all_of
 from hacpo_fast.policy.policy import Policy
 from hacpo_fast.preparation import choose_device
 from hacpo_fast.reward_watch import RewardWatch
+from hacpo_fast.rollouts.engine import Engine
 from hacpo_fast.run.evaluation_output import EvaluationOutput, Scores, check_folder, print_scores, summarise
 from hacpo_fast.run.seeds import Purpose, derive
 from hacpo_fast.run.text import message, printable
@@ -44,14 +45,15 @@ class Sitting(NamedTuple):
     headline: str  # the metric that stands for the task
 
 
-def evaluate(config: Config, tasks: Mapping[str, TaskConfig], folder: Path) -> Scores:
+def evaluate(config: Config, tasks: Mapping[str, TaskConfig], folder: Path, resume: bool = False) -> Scores:
     """Scores every agent of `config` on every task: prints tables, and writes all there is to the new `folder`.
 
+    resume: goes on with the evaluation in `folder`; what is answered there is not answered again.
     Raises UserError, before any weights are loaded, where data, models, rewards or the folder are not right.
     """
     transformers_logging.disable_progress_bar()
     console = Console()
-    check_folder(folder)
+    check_folder(folder, resume)
     device = choose_device(config.run.device)
     with ExitStack() as stack:
         with console.status("reading data and tokenizers, trying the rewards"):
@@ -65,8 +67,9 @@ def evaluate(config: Config, tasks: Mapping[str, TaskConfig], folder: Path) -> S
             }
             kind, notes = choose_engine(cards, config, device)
             _tell(console, [*(note for card in cards for note in card.notes), *notes])
-        output = stack.enter_context(closing(EvaluationOutput(folder, config, tasks)))
-        console.print(f"every response is written to {folder}", markup=False, highlight=False, soft_wrap=True)
+        output = stack.enter_context(closing(EvaluationOutput(folder, config, tasks, resume)))
+        there = f", where {len(output)} problems are answered already" if resume else ""
+        console.print(f"every response is written to {folder}{there}", markup=False, highlight=False, soft_wrap=True)
         for index, card in enumerate(cards):
             with console.status(f"{card.name} is loaded") as status:
                 _answer_all(index, card, config, device, kind, sittings, output, status)
@@ -149,7 +152,41 @@ def _answer_all(
     output: EvaluationOutput,
     status: Status,
 ) -> None:
-    """Loads one agent's model, has it answer all tasks, and frees it again."""
+    """Has one agent answer all tasks; its model is loaded at the first problem that is not answered yet."""
+    limit = config.validation.max_response_tokens or config.max_response_tokens(card.name)
+    with ExitStack() as stack:
+        engine: Engine | None = None
+        for name, sitting in sittings.items():
+            tokens = sitting.tokens[card.name]
+            for sampling, how in sitting.sampling.items():
+                records = []
+                # Written piece by piece, so that a crash costs little; large pieces keep the engine's batches full.
+                piece = max(1, 2 * config.rollout.batch_sequences // how.samples)
+                for start in range(0, len(sitting.problems), piece):
+                    part = sitting.problems[start : start + piece]
+                    kept = output.kept(name, card.name, sampling, part)
+                    if kept is None:
+                        engine = engine or stack.enter_context(_engine(card, config, device, kind))
+                        done = f"{start} of {len(sitting.problems)} done"
+                        status.update(f"{card.name} answers {name}, {sampling}: {done}")
+                        # The task's name and not its place: the same answers whatever else is evaluated.
+                        path = (0, index, zlib.crc32(name.encode()), start)
+                        seed = derive(config.run.seed, Purpose.VALIDATION, *path)
+                        prompts = [tokens[problem.id] for problem in part]
+                        answers = answer(engine, card.codec, part, prompts, how, limit, sitting.rewards, seed)
+                        kept = output.write(name, card.name, sampling, answers)
+                        sitting.watch.failures(name, card.name, [check for one in answers for check in one.checks])
+                    records += kept
+                scores = summarise(records, config.algorithm.advantage.reward_max)
+                output.score(name, card.name, sampling, scores)
+                metric = sitting.headline if sitting.headline in scores else next(iter(scores))
+                line = f"{card.name}: {name}, {sampling}: {metric} {scores[metric]:.3f} of {len(records)} problems"
+                status.console.print(line, markup=False, highlight=False)
+
+
+@contextmanager
+def _engine(card: ModelCard, config: Config, device: torch.device, kind: str) -> Iterator[Engine]:
+    """Loads an agent's model, and frees it again."""
     settings = card.settings
     policy = Policy.load(
         settings.model,
@@ -160,26 +197,7 @@ def _answer_all(
         attention=config.training.attention,
     )
     (needs,) = memory.plan([card], config, device, kind, memory.device_memory(device), trained=False)
-    limit = config.validation.max_response_tokens or config.max_response_tokens(card.name)
     with closing(open_engines(kind, [policy], [card], config, [needs.kv_cache])) as engines:
         (engine,) = engines.each
         engine.sync()
-        for name, sitting in sittings.items():
-            tokens = sitting.tokens[card.name]
-            for sampling, how in sitting.sampling.items():
-                answered = []
-                # Written piece by piece, so that a crash costs little; large pieces keep the engine's batches full.
-                piece = max(1, 2 * config.rollout.batch_sequences // how.samples)
-                for start in range(0, len(sitting.problems), piece):
-                    status.update(f"{card.name} answers {name}, {sampling}: {start} of {len(sitting.problems)} done")
-                    part = sitting.problems[start : start + piece]
-                    # The task's name and not its place: the same answers whatever else is evaluated.
-                    path = (0, index, zlib.crc32(name.encode()), start)
-                    seed = derive(config.run.seed, Purpose.VALIDATION, *path)
-                    prompts = [tokens[problem.id] for problem in part]
-                    answers = answer(engine, card.codec, part, prompts, how, limit, sitting.rewards, seed)
-                    output.write(name, card.name, sampling, answers)
-                    sitting.watch.failures(name, card.name, [check for one in answers for check in one.checks])
-                    answered += answers
-                scores = summarise(answered, config.algorithm.advantage.reward_max)
-                output.score(name, card.name, sampling, scores)
+        yield engine

@@ -174,6 +174,15 @@ def check(needs: Sequence[AgentMemory], available: int) -> int:
             advice = "lower kv_cache_gb, rollout.batch_sequences or rollout.max_response_tokens"
         elif copies > needed / 8 and needed - copies <= available:
             advice = "set rollout.weights=shared and rollout.dtype=auto: a second copy of the weights is too much"
+        elif (
+            largest.passing < needed / 4
+            and not offloaded
+            and needed - sum(need.optimizer for need in needs) <= available
+        ):
+            moved = readable(sum(need.optimizer for need in needs))
+            advice = (
+                f"set training.offload_optimizer=true, which keeps {moved} in the host's memory, or use smaller agents"
+            )
         elif largest.passing < needed / 4:
             advice = "use smaller or fewer agents, agents.<name>.dtype=bfloat16 or training.offload_optimizer=true"
         elif largest.activations > largest.generation:

@@ -48,7 +48,11 @@ def test_hyperparameters_of_the_paper(name):
     assert algorithm.capability.window == 5
     assert (rollout.prompts_per_step, rollout.samples_per_prompt) == (128, 8)
     assert (rollout.max_prompt_tokens, rollout.max_response_tokens) == (1024, 4096)
+    assert (rollout.temperature, rollout.logprobs, algorithm.kl_coef) == (1.0, "recompute", 1e-3)
     assert (training.minibatch_responses, training.lr) == (64 * 8, 1e-6)
+    assert (training.betas, training.weight_decay, training.max_grad_norm) == ((0.9, 0.999), 0.01, 1.0)
+    assert (training.schedule, training.warmup_steps, algorithm.minibatch_order) == ("constant", 0, "own_first")
+    assert (config.validation.every, config.validation.sampling["greedy"].temperature) == (3, 0.0)
     assert config.run.steps is None  # one epoch
     assert (config.task.name, config.task.split, config.task.holdout) == ("math", "train", 0)
     sizes = [
@@ -63,10 +67,19 @@ def test_hyperparameters_of_the_paper(name):
 @pytest.mark.parametrize("name", PAPER)
 def test_files_say_what_memory_they_take(name):
     text = of_paper(name).read_text()
-    said = int(re.search(r"at least (\d+) GiB", text)[1])
+    device, beside, host = map(
+        int, re.search(r"at least (\d+) GiB of a GPU, or (\d+) GiB and (\d+) GiB", text).groups()
+    )
     least = needs(config_file.load(of_paper(name)), 0)  # caches of one sequence
-    needed = memory.check(least, 1 << 60) / GIB
-    assert needed == pytest.approx(said, rel=0.03)
+    needed = memory.check(least, 1 << 60)
+    assert needed / GIB == pytest.approx(device, rel=0.03)
+    offloading = config_file.validate(config_file.read(of_paper(name), ["training.offload_optimizer=true"]), name)
+    left = needs(offloading, 0)
+    assert sum(need.offloaded for need in left) / GIB == pytest.approx(host, rel=0.03)
+    rest = sum(need.lasting for need in left) + max(need.passing for need in left)
+    assert rest / GIB == pytest.approx(beside, rel=0.03)
+    with pytest.raises(UserError, match=r"set training\.offload_optimizer=true, which keeps"):
+        memory.check(least, needed - 1)
 
 
 def test_the_configuration_for_one_gpu_fits_into_80_gigabytes():

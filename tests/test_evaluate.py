@@ -112,19 +112,64 @@ def test_answers_do_not_depend_on_what_else_is_evaluated(models, published, tmp_
     ]
 
 
-def test_a_crash_keeps_what_was_answered(models, published, tmp_path, monkeypatch):
+def stopping_at(piece, error, monkeypatch):
+    """Has the evaluation fail at a piece, and counts the pieces that are answered."""
     calls = []
 
     def failing(*arguments):
         calls.append(arguments)
-        if len(calls) == 2:
-            raise RuntimeError("the device is gone")
+        if len(calls) == piece:
+            raise error
         return validation.answer(*arguments)
 
     monkeypatch.setattr(evaluation, "answer", failing)
+    return calls
+
+
+def test_a_crash_keeps_what_was_answered(models, published, tmp_path, monkeypatch):
+    stopping_at(2, RuntimeError("the device is gone"), monkeypatch)
     with pytest.raises(RuntimeError, match="the device is gone"):
         main(benchmarks(models, published, tmp_path / "out", "task.reward=numeric"))
     assert len(read_jsonl(tmp_path / "out/responses.jsonl")) == 4  # a piece: twice batch_sequences
+
+
+def test_a_stopped_evaluation_goes_on_and_ends_as_an_unbroken_one(models, published, tmp_path, monkeypatch, capsys):
+    one_by_one = ("task.reward=numeric", "validation.sampling.hot.temperature=1", "validation.sampling.hot.samples=2")
+    unbroken, stopped = tmp_path / "unbroken", tmp_path / "stopped"
+    assert main(benchmarks(models, published, unbroken, *one_by_one)) == 0  # per model 4 + 1 pieces
+    stopping_at(7, KeyboardInterrupt(), monkeypatch)
+    assert main(benchmarks(models, published, stopped, *one_by_one)) == 130
+    assert f"to go on: --resume --output {stopped}" in capsys.readouterr().err
+    lines = (stopped / "responses.jsonl").read_bytes().splitlines(keepends=True)
+    assert len(lines) == 11  # all 9 of the first model, a piece of the second's
+    (stopped / "responses.jsonl").write_bytes(b"".join(lines[:-1]) + lines[-1][:50])  # as a crash in a write leaves it
+
+    loaded = []
+    load = Policy.load
+    monkeypatch.setattr(Policy, "load", lambda name, **more: loaded.append(name) or load(name, **more))
+    pieces = stopping_at(None, None, monkeypatch)
+    assert main(benchmarks(models, published, stopped, *one_by_one, "--resume")) == 0
+    assert loaded == [str(models["cy"])] and len(pieces) == 5
+    assert "where 10 problems are answered already" in capsys.readouterr().out
+    for name in ("responses.jsonl", "scores.json", "settings.yaml"):
+        assert (stopped / name).read_bytes() == (unbroken / name).read_bytes()
+
+
+def test_only_the_same_evaluation_goes_on(models, published, tmp_path, monkeypatch, capsys):
+    first = benchmarks(models, published, tmp_path / "out", "task.reward=numeric")
+    stopping_at(2, KeyboardInterrupt(), monkeypatch)
+    assert main(first) == 130
+    monkeypatch.setattr(Policy, "load", lambda *_, **__: pytest.fail("weights were loaded"))
+
+    def said(arguments):
+        assert main(arguments) == 2
+        return capsys.readouterr().err
+
+    assert "or go on with the evaluation in it by --resume" in said(first)
+    assert "rollout.max_response_tokens was 5 and is 6" in said([*first, "--resume", "rollout.max_response_tokens=6"])
+    rows = [{"question": f"Ann has {i} eggs.", "answer": f"#### {i}"} for i in range(7)]
+    (published / "gsm8k.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "gsm8k has changed: to 'Ann has 0 eggs." in said([*first, "--resume"])
 
 
 def test_validation_settings_of_a_config_are_for_training(models, published, tmp_path):
@@ -141,6 +186,8 @@ def test_validation_settings_of_a_config_are_for_training(models, published, tmp
     read_back, tasks = read([str(models["ada"])], [], str(config), [])
     assert set(read_back.validation.sampling) == {"hot"} and list(tasks) == ["gsm8k"]
     assert list(read(["m"], [], None, ["all"])[1]) == list(BENCHMARKS)
+    _, tasks = read(["m"], ["task.subset=s", "task.split=train"], str(config), ["minerva=some/where"])
+    assert (tasks["minerva"].source, tasks["minerva"].subset, tasks["minerva"].split) == ("some/where", "s", "train")
 
 
 @pytest.mark.parametrize(
@@ -166,8 +213,13 @@ def test_validation_settings_of_a_config_are_for_training(models, published, tmp
         (["ADA", "task.kind=file", "task.name=P", "--output", "EMPTY"], "exists, and nothing is overwritten"),
         (["ADA", "--benchmark", "gsmk"], "there is no benchmark 'gsmk'; did you mean 'gsm8k'?"),
         (["ADA", "--benchmark", "all=x"], "name them one by one"),
+        (["ADA", "--benchmark", "gsm8k", "task.source=P"], "the source is given as NAME=SOURCE"),
+        (["ADA", "--benchmark", "gsm8k", "--benchmark", "amc23", "task.split=train"], "task.split is of one data set"),
+        (["ADA", "--benchmark", "gsm8k", "--resume"], "name the folder of the evaluation that is to go on by --output"),
+        (["ADA", "--benchmark", "gsm8k=P", "--resume", "--output", "EMPTY"], "there is no evaluation in"),
         (["ADA", "--benchmark", "all", "--benchmark", "math"], "--benchmark: math stands twice"),
         (["ADA", "--benchmark", "gsm8k=no.jsonl"], "no.jsonl: no such file"),
+        (["ADA", "--benchmark", "math=./empti"], "there is no file or folder empti; did you mean 'empty'?"),
         (["ADA", "--benchmark", "amc23=P"], "p.jsonl, line 1: the problem is missing: none of the fields question"),
         (["ADA", "--config", "no.yaml"], "no.yaml: no such file"),
     ],

@@ -1,11 +1,13 @@
-"""What an evaluation leaves behind: every response at once, scores at the end of each task, tables in the terminal."""
+"""What an evaluation leaves behind, and a resumed one finds: every response at once, scores at the end of each task,
+tables in the terminal."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 from rich import box
@@ -14,9 +16,13 @@ from rich.table import Table
 
 from hacpo_fast.config import Config, TaskConfig
 from hacpo_fast.errors import UserError
-from hacpo_fast.run.jsonl import JsonlWriter
+from hacpo_fast.run.jsonl import JsonlWriter, read_jsonl
 from hacpo_fast.run.metrics import summarise_samples
+from hacpo_fast.tasks import Problem
 from hacpo_fast.validation import Answered
+
+Record = dict[str, Any]
+"""A line of responses.jsonl: what a problem, the responses to it and their rewards were."""
 
 Scores = dict[str, dict[str, dict[str, dict[str, float]]]]
 """By task, by agent, by name of the sampling settings, by metric."""
@@ -24,45 +30,84 @@ Scores = dict[str, dict[str, dict[str, dict[str, float]]]]
 RESPONSES, SCORES, SETTINGS = "responses.jsonl", "scores.json", "settings.yaml"
 
 
-def check_folder(folder: Path) -> None:
-    """Raises UserError where the folder exists or cannot be made."""
+def check_folder(folder: Path, resume: bool = False) -> None:
+    """Raises UserError where the folder exists or cannot be made; to resume, where there is no evaluation in it."""
+    if resume:
+        if not (folder / SETTINGS).is_file():
+            raise UserError(f"--resume: there is no evaluation in {folder}: no {SETTINGS}; name its folder by --output")
+        return
     if folder.exists():
-        raise UserError(f"--output: {folder} exists, and nothing is overwritten; choose another folder")
+        more = ", or go on with the evaluation in it by --resume" if (folder / SETTINGS).is_file() else ""
+        raise UserError(f"--output: {folder} exists, and nothing is overwritten; choose another folder{more}")
     parent = next(parent for parent in folder.absolute().parents if parent.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise UserError(f"--output: {parent} is not a folder that can be written to; choose another one")
 
 
 class EvaluationOutput:
-    """The folder of one evaluation."""
+    """The folder of one evaluation: a new one or, to resume, one with the same settings.
 
-    def __init__(self, folder: Path, config: Config, tasks: Mapping[str, TaskConfig]) -> None:
-        folder.mkdir(parents=True)
+    Raises UserError where those differ.
+    """
+
+    def __init__(self, folder: Path, config: Config, tasks: Mapping[str, TaskConfig], resume: bool = False) -> None:
         self.folder = folder
         self.scores: Scores = {}
         settings = config.model_dump(mode="json", exclude={"task": True, "validation": {"task"}})
         settings = {"tasks": {name: task.model_dump(mode="json") for name, task in tasks.items()}, **settings}
-        (folder / SETTINGS).write_text(yaml.safe_dump(settings, sort_keys=False))
+        text = yaml.safe_dump(settings, sort_keys=False)
+        if resume:
+            _check_same(yaml.safe_load((folder / SETTINGS).read_text()), yaml.safe_load(text), folder / SETTINGS)
+        else:
+            folder.mkdir(parents=True)
+            (folder / SETTINGS).write_text(text)
+        there = read_jsonl(folder / RESPONSES) if (folder / RESPONSES).exists() else []
+        self._kept = {(line["task"], line["agent"], line["sampling"], line["problem"]): line for line in there}
         self._responses = JsonlWriter(folder / RESPONSES)
 
-    def write(self, task: str, agent: str, sampling: str, answered: Sequence[Answered]) -> None:
-        """Appends one line per problem."""
+    def __len__(self) -> int:
+        """How many problems were answered before."""
+        return len(self._kept)
+
+    def kept(self, task: str, agent: str, sampling: str, problems: Sequence[Problem]) -> list[Record] | None:
+        """What was answered before about all of `problems`; None where one is missing.
+
+        Raises UserError where one has another reference answer now.
+        """
+        lines = [self._kept.get((task, agent, sampling, problem.id)) for problem in problems]
+        for line, problem in zip(lines, problems, strict=True):
+            if line is not None and line["answer"] != problem.answer:
+                raise UserError(
+                    f"--resume: {task} has changed: to {problem.prompt[:200]!r} the answer is {problem.answer!r} now, "
+                    f"and was {line['answer']!r} in {self.folder / RESPONSES}; start anew in another folder"
+                )
+        return None if None in lines else lines
+
+    def write(self, task: str, agent: str, sampling: str, answered: Sequence[Answered]) -> list[Record]:
+        """Appends one line per problem, but for those that have theirs (a crash can end in the middle of a piece).
+        Returns the lines of all."""
+        records = []
         for one in answered:
-            self._responses.write(
-                {
-                    "task": task,
-                    "agent": agent,
-                    "sampling": sampling,
-                    "problem": one.problem.id,
-                    "prompt": one.problem.prompt,
-                    "answer": one.problem.answer,
-                    "responses": [rollout.text for rollout in one.rollouts],
-                    "rewards": [result.value for result in one.results],
-                    "errors": [result.error for result in one.results],
-                    "tokens": [len(rollout.token_ids) for rollout in one.rollouts],
-                    "ended": [rollout.ended for rollout in one.rollouts],
-                }
-            )
+            key = (task, agent, sampling, one.problem.id)
+            if key in self._kept:
+                records.append(self._kept[key])
+                continue
+            record = {
+                "task": task,
+                "agent": agent,
+                "sampling": sampling,
+                "problem": one.problem.id,
+                "prompt": one.problem.prompt,
+                "answer": one.problem.answer,
+                "responses": [rollout.text for rollout in one.rollouts],
+                "rewards": [result.value for result in one.results],
+                "errors": [result.error for result in one.results],
+                "tokens": [len(rollout.token_ids) for rollout in one.rollouts],
+                "ended": [rollout.ended for rollout in one.rollouts],
+            }
+            self._responses.write(record)
+            records.append(record)
+        return records
 
     def score(self, task: str, agent: str, sampling: str, scores: dict[str, float]) -> None:
         """Adds them to scores.json, which is whole at any time."""
@@ -75,18 +120,38 @@ class EvaluationOutput:
         self._responses.close()
 
 
-def summarise(answered: Sequence[Answered], reward_max: float) -> dict[str, float]:
+def _check_same(old: Any, new: Any, where: Path) -> None:
+    before, now = dict(_leaves(old)), dict(_leaves(new))
+    differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    if differing:
+        shown = [f"{name} was {before.get(name)!r} and is {now.get(name)!r}" for name in differing[:5]]
+        more = f", and {len(differing) - 5} more" if len(differing) > 5 else ""
+        raise UserError(
+            f"--resume: other settings than in {where}: {'; '.join(shown)}{more}; "
+            "give the arguments of the first start, or start anew in another folder"
+        )
+
+
+def _leaves(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(tree, dict) and tree:
+        for key, value in tree.items():
+            yield from _leaves(value, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, tree
+
+
+def summarise(records: Sequence[Record], reward_max: float) -> dict[str, float]:
     """avg@n (mean reward), pass@k for k = 1, 2, 4, ... and best@n for n responses per problem; for one response avg@1
     and accuracy. And: errors (responses that could not be checked, reward 0), cut (share of responses that the token
     limit ended), tokens (mean length), problems."""
-    rollouts = [rollout for one in answered for rollout in one.rollouts]
-    scores = summarise_samples([[result.value for result in one.results] for one in answered], reward_max)
+    scores = summarise_samples([record["rewards"] for record in records], reward_max)
     if "reward" in scores:
         scores = {"avg@1": scores.pop("reward"), **scores}
+    ended, tokens = ([value for record in records for value in record[name]] for name in ("ended", "tokens"))
     return scores | {
-        "errors": sum(result.error is not None for one in answered for result in one.results),
-        "cut": sum(not rollout.ended for rollout in rollouts) / len(rollouts),
-        "tokens": sum(len(rollout.token_ids) for rollout in rollouts) / len(rollouts),
+        "errors": sum(error is not None for record in records for error in record["errors"]),
+        "cut": ended.count(False) / len(ended),
+        "tokens": sum(tokens) / len(tokens),
     }
 
 

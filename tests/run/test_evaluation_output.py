@@ -1,21 +1,18 @@
 import io
+import itertools
 
-import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 
 from hacpo_fast.errors import UserError
-from hacpo_fast.rollouts.records import Rollout
 from hacpo_fast.run.evaluation_output import check_folder, print_scores, summarise
-from hacpo_fast.tasks import Problem, RewardResult
-from hacpo_fast.validation import Answered
 
 
 def answered(*rewards, tokens=3, ended=True, error=None):
-    problem = Problem("id", "Q", (), "1", {})
-    empty = np.zeros(tokens)
-    rollout = Rollout(0, 0, "text", empty.astype(np.int64), empty.astype(np.float32), empty == 0, ended)
-    return Answered(problem, [rollout] * len(rewards), [RewardResult(value, error, 0.0) for value in rewards])
+    n = len(rewards)
+    return {"rewards": [*rewards], "errors": [error] * n, "tokens": [tokens] * n, "ended": [ended] * n}
 
 
 def test_scores_of_one_response_per_problem():
@@ -29,6 +26,27 @@ def test_scores_of_several_responses_per_problem():
     assert scores["avg@3"] == pytest.approx(1 / 6) and scores["best@3"] == 0.5
     assert scores["pass@2"] == pytest.approx((1 - 1 / 3) / 2)  # of the three pairs of one right in three, one has none
     assert (scores["problems"], scores["errors"], scores["cut"]) == (2, 0, 0.0)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.integers(2, 7).flatmap(
+        lambda n: st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=n, max_size=n), min_size=1, max_size=4)
+    )
+)
+def test_scores_are_what_all_subsets_of_the_responses_say(rewards):
+    n = len(rewards[0])
+    scores = summarise([answered(*some) for some in rewards], 1.0)
+    every = {k: [list(itertools.combinations(some, k)) for some in rewards] for k in range(1, n + 1)}
+
+    def mean(of, k):
+        return sum(sum(map(of, drawn)) / len(drawn) for drawn in every[k]) / len(rewards)
+
+    assert scores[f"avg@{n}"] == pytest.approx(mean(lambda drawn: drawn[0], 1))
+    assert scores[f"best@{n}"] == pytest.approx(mean(max, n))
+    for k in (k for k in (1, 2, 4) if k <= n):
+        assert scores[f"pass@{k}"] == pytest.approx(mean(lambda drawn: 1.0 in drawn, k))
+    assert {name for name in scores if "pass" in name} == {f"pass@{k}" for k in (1, 2, 4) if k <= n}
 
 
 def test_the_last_table_has_each_tasks_own_metric_and_their_mean():
@@ -51,7 +69,13 @@ def test_the_last_table_has_each_tasks_own_metric_and_their_mean():
 
 def test_folders_that_cannot_be_the_output(tmp_path):
     check_folder(tmp_path / "new/deep")
-    with pytest.raises(UserError, match="exists, and nothing is overwritten"):
+    with pytest.raises(UserError, match=r"exists, and nothing is overwritten; choose another folder$"):
+        check_folder(tmp_path)
+    with pytest.raises(UserError, match=r"no settings\.yaml; name its folder by --output"):
+        check_folder(tmp_path, resume=True)
+    (tmp_path / "settings.yaml").write_text("")
+    check_folder(tmp_path, resume=True)
+    with pytest.raises(UserError, match="or go on with the evaluation in it by --resume"):
         check_folder(tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="is not a folder that can be written to"):
