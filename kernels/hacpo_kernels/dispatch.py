@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
 import os
@@ -12,6 +11,7 @@ import torch
 
 BACKENDS = ("auto", "torch", "triton", "reference")
 
+TRITON_INSTALLED = importlib.util.find_spec("triton") is not None
 # What the Triton kernels compute with. float64 has no tensor-core path worth a kernel and is left to torch.
 TRITON_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -40,7 +40,7 @@ def implementation(backend: str, operator: str) -> ModuleType:
 
 
 def _why_not_triton(tensors: tuple[torch.Tensor, ...]) -> str | None:
-    if not _triton_installed():
+    if not TRITON_INSTALLED:
         return "needs the package triton"
     if any(tensor.dtype not in TRITON_DTYPES for tensor in tensors):
         dtypes = ", ".join(str(tensor.dtype) for tensor in tensors)
@@ -50,11 +50,6 @@ def _why_not_triton(tensors: tuple[torch.Tensor, ...]) -> str | None:
     if device != "cuda" and not interpreted:
         return f"runs on CUDA devices, got {device} (or on CPU with TRITON_INTERPRET=1, for tests)"
     return None
-
-
-@functools.cache
-def _triton_installed() -> bool:
-    return importlib.util.find_spec("triton") is not None
 
 
 def compute_dtype(*tensors: torch.Tensor) -> torch.dtype:

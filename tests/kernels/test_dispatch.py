@@ -26,7 +26,7 @@ def test_auto_is_triton_on_cuda_and_torch_elsewhere():
     assert resolve_backend("auto", Fake("cpu")) == "torch"
     assert resolve_backend("auto", Fake("mps")) == "torch"
     assert resolve_backend("torch", Fake("cuda")) == "torch"
-    with mock.patch.object(dispatch, "_triton_installed", lambda: False):
+    with mock.patch.object(dispatch, "TRITON_INSTALLED", False):
         assert resolve_backend("auto", Fake("cuda")) == "torch"
         with pytest.raises(ValueError, match="needs the package triton"):
             resolve_backend("triton", Fake("cuda"))
