@@ -116,15 +116,15 @@ def _forward(
     """(loss [], token_logprobs [T], gradients of hidden, weight and bias, the seven fields of PolicyLossStats)."""
     head = Head.from_flat(hidden, weight, targets, bias, temperature, token_temperature, logit_softcap)
     head.check_values()
-    responses = Responses(cu_seqlens, source_mean_logprobs, advantages, is_own, capability_ratio, source_token_logprobs)
+    on_host, on_device = _on_host_and_device(cu_seqlens, hidden.device)
+    responses = Responses(on_host, source_mean_logprobs, advantages, is_own, capability_ratio, source_token_logprobs)
     responses.check_values(hidden.shape[0])
-    offsets, cu_seqlens = _on_host_and_device(cu_seqlens, hidden.device)
     with exact(hidden.device.type):
         loss, token_logprobs, grads, stats = one_pass.run(
             head,
-            responses._replace(cu_seqlens=cu_seqlens),
+            responses._replace(cu_seqlens=on_device),
             Objective.from_flat(objective, denominator, advantages.shape[0]),
-            offsets,
+            on_host.tolist(),
             chunk_tokens,
             Needs(*needs),
             backend,
@@ -132,16 +132,15 @@ def _forward(
     return loss, token_logprobs, *(hidden.new_empty(0) if grad is None else grad for grad in grads), *stats
 
 
-def _on_host_and_device(cu_seqlens: Tensor, device: torch.device) -> tuple[list[int], Tensor]:
+def _on_host_and_device(cu_seqlens: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
     if device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
-        return cu_seqlens.tolist(), cu_seqlens.to(device)
+        return cu_seqlens.cpu(), cu_seqlens.to(device)
     if cu_seqlens.is_cuda:
         raise RuntimeError("linear_policy_loss in a CUDA graph needs cu_seqlens on the CPU: they shape the work")
-    offsets = cu_seqlens.tolist()
-    on_device = torch.empty(len(offsets), dtype=torch.int64, device=device)
-    for index, offset in enumerate(offsets):  # fills are recorded with their values; a copy would read freed memory
-        on_device[index].fill_(offset)
-    return offsets, on_device
+    on_device = torch.empty(cu_seqlens.shape, dtype=torch.int64, device=device)
+    for index, offset in enumerate(cu_seqlens.tolist()):  # fills are recorded with their values; a copy would read
+        on_device[index].fill_(offset)  # memory that is free by the time of the replay
+    return cu_seqlens, on_device
 
 
 @_forward.register_fake

@@ -395,6 +395,7 @@ def test_custom_operator_contract(level):
         ({"cu_seqlens": torch.tensor([1, 3, 5])}, ValueError, "cu_seqlens must start at 0, got 1"),
         ({"cu_seqlens": torch.tensor([0, 3, 4])}, ValueError, "cu_seqlens must end at the number of tokens 5, got 4"),
         ({"cu_seqlens": torch.tensor([0, 6, 5])}, ValueError, "cu_seqlens must not decrease"),
+        ({"cu_seqlens": torch.tensor([0, 200, 5], dtype=torch.uint8)}, ValueError, "cu_seqlens must not decrease"),
         ({"cu_seqlens": torch.tensor([0, 5])}, ValueError, r"source_mean_logprobs must have shape \[1\], got \[2\]"),
         ({"advantages": torch.zeros(3)}, ValueError, r"advantages must have shape \[2\], got \[3\]"),
         ({"capability_ratio": torch.ones(2, dtype=torch.long)}, TypeError, "capability_ratio must have a floating"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import ExitStack
 from pathlib import Path
 from unittest import mock
 
@@ -166,6 +167,29 @@ def test_custom_operator_contract(level):
     arguments[0].requires_grad_()
     source = arguments[0].detach() + 0.1 if level == "token" else None
     torch.library.opcheck(forward_op, (*arguments, source, [0.1, 0.2, 0.8, 1.0, 1.0, 10.0], 3.0, "triton"))
+
+
+@pytest.mark.parametrize("denominator", [None, 2, 2.0])
+def test_numbers_are_launched_as_floats(denominator):
+    """An integer would be compiled into a kernel of its own, one for each number of responses."""
+    launched = []
+    kernels = {name: getattr(triton_backend, name) for name in ("policy_loss_kernel", "loss_kernel")}
+
+    class Recorder:
+        def __init__(self, kernel):
+            self.kernel = kernel
+
+        def __getitem__(self, grid):
+            names = self.kernel.arg_names
+            return lambda *arguments, **_: launched.append(dict(zip(names, arguments, strict=False)))
+
+    arguments = on_device(*batch([3, 2], [0.0, 0.0], [1.0, 1.0], own=True, dtype=torch.float32))
+    with ExitStack() as patches:
+        for name, kernel in kernels.items():
+            patches.enter_context(mock.patch.object(triton_backend, name, Recorder(kernel)))
+        run(arguments, alpha=1, denominator=denominator, backend="triton")
+    numbers = {"own_lower", "own_upper", "cross_lower", "cross_upper", "power", "clamp", "denominator"}
+    assert [type(launch[name]) for launch in launched for name in numbers & launch.keys()] == [float] * 8
 
 
 def test_float64_is_left_to_torch():
