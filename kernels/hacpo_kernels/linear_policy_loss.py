@@ -65,7 +65,8 @@ def linear_policy_loss(
         (loss [], token_logprobs [T], PolicyLossStats): only the loss is differentiable, in hidden, weight and bias.
 
     Raises:
-        What `linear_logprob` and `policy_loss` raise. ValueError for chunk_tokens below 1.
+        What `linear_logprob` and `policy_loss` raise; values of cu_seqlens are looked at wherever they are. ValueError
+        for chunk_tokens below 1.
     """
     head = Head(hidden, weight, targets, bias, temperature, logit_softcap)
     head.check()

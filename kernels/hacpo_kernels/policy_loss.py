@@ -73,7 +73,8 @@ def policy_loss(
 
     Raises:
         TypeError, ValueError: a dtype, shape, device or setting that is not as above. Values (cu_seqlens, cross
-            responses at level "token") are looked at on CPU only; on an accelerator the latter make the loss NaN.
+            responses at level "token") are looked at on CPU only; on an accelerator the former are taken on trust, and
+            the latter make the loss NaN.
         RuntimeError: differentiating twice.
     """
     check_tensor("token_logprobs", token_logprobs, (None,))
