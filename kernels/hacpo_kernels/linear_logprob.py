@@ -116,14 +116,14 @@ def _backward(
 
 @_backward.register_fake
 def _(hidden, weight, targets, bias, *rest):
-    wanted = zip((hidden, weight, bias), rest[-2], strict=True)
+    *_, needs, _backend = rest
+    wanted = zip((hidden, weight, bias), needs, strict=True)
     return tuple(like.new_empty(like.shape) if needed else hidden.new_empty(0) for like, needed in wanted)
 
 
 def _setup_context(ctx, inputs, output) -> None:
-    hidden, weight, targets, bias, ctx.temperature, token_temperature, ctx.softcap, ctx.return_entropy, ctx.backend = (
-        inputs
-    )
+    *head, ctx.return_entropy, ctx.backend = inputs
+    hidden, weight, targets, bias, ctx.temperature, token_temperature, ctx.softcap = head
     _, logsumexp, entropy = output
     ctx.save_for_backward(hidden, weight, targets, bias, token_temperature, logsumexp, entropy)
 

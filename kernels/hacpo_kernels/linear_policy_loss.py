@@ -139,14 +139,18 @@ def _on_host_and_device(cu_seqlens: Tensor, device: torch.device) -> tuple[Tenso
     if cu_seqlens.is_cuda:
         raise RuntimeError("linear_policy_loss in a CUDA graph needs cu_seqlens on the CPU: they shape the work")
     on_device = torch.empty(cu_seqlens.shape, dtype=torch.int64, device=device)
-    for index, offset in enumerate(cu_seqlens.tolist()):  # fills are recorded with their values; a copy would read
-        on_device[index].fill_(offset)  # memory that is free by the time of the replay
+    # Fills are recorded with their values; a copy would read memory that is free by the time of the replay.
+    for index, offset in enumerate(cu_seqlens.tolist()):
+        on_device[index].fill_(offset)
     return cu_seqlens, on_device
 
 
 @_forward.register_fake
-def _(hidden, weight, targets, bias, *rest):
-    advantages, needs = rest[5], rest[-2]
+def _(
+    hidden, weight, targets, bias, temperature, token_temperature, logit_softcap, cu_seqlens, source_mean_logprobs,
+    advantages, *rest,
+):  # fmt: skip
+    *_, needs, _backend = rest
     dtype = compute_dtype(hidden, weight)
     grads = (
         like.new_empty(like.shape, dtype=one_pass.result_dtype(like.dtype)) if needed else hidden.new_empty(0)

@@ -57,13 +57,15 @@ def run(
     offsets: cu_seqlens on the host.
     """
     projection, policy = implementation(backend, "linear_logprob"), implementation(backend, "policy_loss")
-    one_pass = implementation(backend, "linear_policy_loss")
+    kept_exponentials = implementation(backend, "linear_policy_loss")
     tokens, any_gradient = head.hidden.shape[0], any(needs)
     # Without gradients there is nothing to keep exponentials for, and all tokens are one part.
-    limit = max(chunk_tokens or one_pass.chunk_rows(head.hidden, head.weight), 1) if any_gradient else max(tokens, 1)
+    limit = max(tokens, 1)
+    if any_gradient:
+        limit = chunk_tokens or kept_exponentials.chunk_rows(head.hidden, head.weight)
     parts = list(split(offsets, limit))
     largest = max((part.rows for part in parts if part.rows <= limit), default=0)
-    chunk = one_pass.Chunk(head, largest) if any_gradient and largest > 0 else None
+    chunk = kept_exponentials.Chunk(head, largest) if any_gradient and largest > 0 else None
     gradients = Gradients(head, needs, len(parts))
 
     token_logprobs = head.hidden.new_empty(tokens, dtype=head.dtype)

@@ -32,6 +32,14 @@ def test_auto_is_triton_on_cuda_and_torch_elsewhere():
             resolve_backend("triton", Fake("cuda"))
 
 
+def test_kernels_for_nvidia_are_not_chosen_on_amd(monkeypatch):
+    """There devices are called cuda too, and one has the compute capability of a Hopper."""
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert resolve_backend("auto", Fake("cuda")) == "torch"
+    with pytest.raises(ValueError, match="is for NVIDIA GPUs"):
+        resolve_backend("triton", Fake("cuda"))
+
+
 def test_triton_where_it_cannot_run(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(ValueError, match="runs on CUDA devices, got cpu"):

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .. import rows
 from ..arguments import Head
+from ..rows import take
 from . import logits, table
 
 LOG2_E = logits.LOG2_E.value
@@ -30,10 +30,8 @@ class Problem(NamedTuple):
     @classmethod
     def build(cls, head: Head) -> Problem:
         hidden, temperature = head.hidden, head.temperature
-        if (
-            hidden.dtype != head.weight.dtype
-        ):  # the products take factors of one dtype; slices of the weight are converted
-            hidden = hidden.float()
+        if hidden.dtype != head.weight.dtype:
+            hidden = hidden.float()  # products take factors of one dtype; the weight is converted slice by slice
         per_token = isinstance(temperature, Tensor)
         return cls(
             hidden,
@@ -62,16 +60,15 @@ class Problem(NamedTuple):
         """Rows of the weight in the dtype of the hidden states."""
         return self.weight[columns].to(self.hidden.dtype)
 
-    def take(self, tokens: slice | Tensor) -> Problem:
+    def take(self, rows: slice) -> Problem:
         """The same problem for some of the tokens."""
-        hidden, targets, row_scale = (
-            rows.take(tensor, tokens) for tensor in (self.hidden, self.targets, self.row_scale)
-        )
+        hidden, targets, row_scale = (take(tensor, rows) for tensor in (self.hidden, self.targets, self.row_scale))
         return self._replace(hidden=hidden, targets=targets, row_scale=row_scale)
 
 
-def kind(kernel: str, rich: object) -> str:
-    return f"rich {kernel}" if rich else kernel
+def kind(kernel: str, problem: Problem, entropy: bool) -> str:
+    """A key of `table.TILES`."""
+    return f"rich {kernel}" if entropy or problem.softcap is not None else kernel
 
 
 def operands(problem: Problem, plan: table.Plan) -> tuple[object, object]:

@@ -21,9 +21,8 @@ class LogitGradient:
 
     def __init__(self, problem: Problem, rows: RowGradients) -> None:
         self.problem, self.row_gradients = problem, rows
-        self.plan = table.plan(
-            kind("gradient", rows.entropy is not None or problem.softcap), problem.hidden, problem.weight
-        )
+        plan_kind = kind("gradient", problem, rows.entropy is not None)
+        self.plan = table.plan(plan_kind, problem.hidden, problem.weight)
         dtype, tokens, vocab = problem.hidden.dtype, problem.hidden.shape[0], problem.weight.shape[0]
         self.rows, self.columns = table.memory_tile(
             tokens, vocab, dtype.itemsize, table.GRADIENT_BYTES, table.GRADIENT_ROWS

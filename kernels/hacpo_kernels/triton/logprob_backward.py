@@ -6,8 +6,6 @@ and feeds two cuBLAS products that sum in float32.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -25,25 +23,25 @@ def backward(
     head: Head, rows: RowGradients, needs: Needs, grad_dtype: torch.dtype | None = None
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Gradients of hidden [T, H], weight [V, H] and bias [V] in their dtypes or grad_dtype, None where not needed."""
-    hidden, weight, bias = head.hidden, head.weight, head.bias
-    hidden_dtype = grad_dtype or hidden.dtype
+    weight, bias, shape, hidden_dtype = head.weight, head.bias, head.hidden.shape, grad_dtype or head.hidden.dtype
+    live = live_rows(rows.grad_logprob, rows.grad_entropy)
+    if live is not None:
+        head, rows = head.take(live), rows.take(live)
     grad_weight = weight.new_empty(weight.shape, dtype=grad_dtype or weight.dtype) if needs.weight else None
     grad_bias = bias.new_zeros(bias.shape, dtype=torch.float32) if needs.bias else None
-    problem, live = Problem.build(head), live_rows(rows.grad_logprob, rows.grad_entropy)
-    if live is not None:
-        problem, rows = problem.take(live), rows.take(live)
-    if problem.hidden.shape[0] == 0 or not any(needs):
-        grad_hidden = hidden.new_zeros(hidden.shape, dtype=hidden_dtype) if needs.hidden else None
+    if head.hidden.shape[0] == 0:
+        grad_hidden = head.hidden.new_zeros(shape, dtype=hidden_dtype) if needs.hidden else None
         if needs.weight:
             grad_weight.zero_()
     else:
+        problem = Problem.build(head)
         rows, rescale = prepare(rows, problem)
-        with torch.cuda.device_of(hidden):
-            grad_hidden = _products(problem, rows, Gradients(needs.hidden, grad_weight, grad_bias), rescale)
+        with torch.cuda.device_of(head.hidden):
+            grad_hidden = _products(problem, rows, rescale, needs.hidden, grad_weight, grad_bias)
         if needs.hidden:
             grad_hidden = grad_hidden.to(hidden_dtype)
             if live is not None:
-                grad_hidden = grad_hidden.new_zeros(hidden.shape).index_copy_(0, live, grad_hidden)
+                grad_hidden = grad_hidden.new_zeros(shape).index_copy_(0, live, grad_hidden)
     return grad_hidden, grad_weight, grad_bias.to(grad_dtype or bias.dtype) if needs.bias else None
 
 
@@ -72,24 +70,23 @@ def half_scale(largest: Tensor) -> Tensor:
     return torch.exp2(torch.floor(torch.log2(HALF_MAXIMUM / largest)).clamp(max=100))
 
 
-class Gradients(NamedTuple):
-    """Where gradients go: weight [V, H] and bias [V] are filled in place, the bias in float32."""
-
-    need_hidden: bool
-    weight: Tensor | None
-    bias: Tensor | None
-
-
-def _products(problem: Problem, rows: RowGradients, gradients: Gradients, rescale: Tensor | None) -> Tensor | None:
-    """Fills the gradients of weight and bias; returns that of the hidden states, float32."""
+def _products(
+    problem: Problem,
+    rows: RowGradients,
+    rescale: Tensor | None,
+    need_hidden: bool,
+    grad_weight: Tensor | None,
+    grad_bias: Tensor | None,
+) -> Tensor | None:
+    """Fills grad_weight [V, H] and adds to grad_bias [V] float32; returns the gradient of hidden [rows, H] float32."""
     (tokens, width), vocab = problem.hidden.shape, problem.weight.shape[0]
-    grad_hidden = problem.hidden.new_empty(tokens, width, dtype=torch.float32) if gradients.need_hidden else None
+    grad_hidden = problem.hidden.new_empty(tokens, width, dtype=torch.float32) if need_hidden else None
     weight_buffer = None
     maker = LogitGradient(problem, rows)
     for part, columns_of in enumerate(slices(vocab, maker.columns)):
-        weight_slice = problem.weight_slice(columns_of) if gradients.need_hidden or maker.needs_weight else None
-        if gradients.weight is not None:
-            grad_slice = gradients.weight[columns_of]
+        weight_slice = problem.weight_slice(columns_of) if need_hidden or maker.needs_weight else None
+        if grad_weight is not None:
+            grad_slice = grad_weight[columns_of]
             if grad_slice.dtype != torch.float32:
                 if weight_buffer is None:
                     weight_buffer = problem.hidden.new_empty(maker.columns, width, dtype=torch.float32)
@@ -98,18 +95,18 @@ def _products(problem: Problem, rows: RowGradients, gradients: Gradients, rescal
             grad = maker.make(rows_of, columns_of, weight_slice)
             if grad_hidden is not None:
                 accumulate(grad_hidden[rows_of], grad, weight_slice, first=part == 0)
-            if gradients.weight is not None:
+            if grad_weight is not None:
                 accumulate(grad_slice, grad.T, problem.hidden[rows_of], first=block == 0)
-            if gradients.bias is not None:
-                gradients.bias[columns_of] += grad.sum(0, dtype=torch.float32)
-        if gradients.weight is not None:
+            if grad_bias is not None:
+                grad_bias[columns_of] += grad.sum(0, dtype=torch.float32)
+        if grad_weight is not None:
             if rescale is not None:
                 grad_slice.mul_(rescale)
-            if gradients.weight.dtype != torch.float32:
-                gradients.weight[columns_of] = grad_slice
+            if grad_weight.dtype != torch.float32:
+                grad_weight[columns_of] = grad_slice
     if rescale is not None:
         if grad_hidden is not None:
             grad_hidden.mul_(rescale)
-        if gradients.bias is not None:
-            gradients.bias.mul_(rescale)
+        if grad_bias is not None:
+            grad_bias.mul_(rescale)
     return grad_hidden

@@ -23,7 +23,7 @@ def forward(head: Head, return_entropy: bool) -> tuple[Tensor, Tensor, Tensor | 
     if hidden.shape[0] == 0:
         logprob, logsumexp, entropy = (hidden.new_empty(0, dtype=torch.float32) for _ in range(3))
         return logprob, logsumexp, entropy if return_entropy else None
-    plan = table.plan(kind("logsumexp", return_entropy or head.softcap), hidden, head.weight)
+    plan = table.plan(kind("logsumexp", problem, return_entropy), hidden, head.weight)
     with torch.cuda.device_of(hidden):
         reduce = _fused_partials if plan.route == "fused" else _product_partials
         partials, target_logit = reduce(problem, plan, return_entropy)
