@@ -183,18 +183,19 @@ def test_frozen_inputs(wanted):
         )
 
 
-def test_without_sequences_and_without_tokens():
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_without_sequences_and_without_tokens(backend):
     for lengths in ([], [0, 0]):
         count = len(lengths)
-        keywords = arguments([3], [0.0], [1.0], [True]) | {
-            "hidden": torch.zeros(0, 10, dtype=torch.float64),
+        keywords = arguments([3], [0.0], [1.0], [True], dtype=torch.float32) | {
+            "hidden": torch.zeros(0, 10),
             "targets": torch.zeros(0, dtype=torch.long),
             "cu_seqlens": torch.zeros(count + 1, dtype=torch.long),
-            "source_token_logprobs": torch.zeros(0, dtype=torch.float64),
+            "source_token_logprobs": torch.zeros(0),
         }
         keywords |= {name: keywords[name][:1].expand(count) if count else keywords[name][:0] for name in (
             "source_mean_logprobs", "advantages", "capability_ratio", "is_own")}  # fmt: skip
-        loss, token_logprobs, stats, grads = run(keywords)
+        loss, token_logprobs, stats, grads = run(keywords, backend=backend)
         assert loss == 0 and token_logprobs.shape == (0,) and stats.live.shape == (count,)
         assert [grad.shape for grad in grads] == [(0, 10), (50, 10)] and not grads[1].any()
 

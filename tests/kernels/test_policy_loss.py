@@ -320,6 +320,18 @@ def test_stats_are_detached_and_results_repeatable():
     assert torch.equal(loss, again[0]) and torch.equal(grad, again[2])
 
 
+@pytest.mark.parametrize("level", ["sequence", "token"])
+def test_strided_inputs(level):
+    arguments = batch([5, 0, 3], [1e-4, 0.0, -1e-4], [1.0, 1.0, -2.0])
+    others = (tensor.logical_not().to(tensor.dtype) for tensor in arguments)
+    strided = tuple(torch.stack(pair, 1)[:, 0] for pair in zip(arguments, others, strict=True))
+    assert not any(tensor.is_contiguous() for tensor in strided)
+    plain, other = (
+        run(tensors, level=level, source_token_logprobs=tensors[0] - 1e-4) for tensors in (arguments, strided)
+    )
+    assert torch.equal(plain[0], other[0]) and torch.equal(plain[2], other[2]) and plain[2].any()
+
+
 def test_gradient_scales_with_the_upstream_gradient():
     arguments = batch([3, 2], [1e-4, -0.1], [1.0, -1.0], own=[True, False])
     _, _, grad = run(arguments)

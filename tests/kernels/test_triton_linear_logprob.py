@@ -241,17 +241,21 @@ def test_nan_upstream_surfaces(route):
     assert grads[1].isnan().all()
 
 
-@pytest.mark.parametrize("frozen", ["hidden", "weight", "bias"])
-def test_frozen_inputs(frozen):
+@pytest.mark.parametrize("route", ["products", "pointers"])
+@pytest.mark.parametrize("wanted", [("hidden",), ("weight",), ("bias",), ("hidden", "weight"), ("weight", "bias"), ()])
+def test_frozen_inputs(wanted, route):
     hidden, weight, targets, bias = on_device(*problem(4, 8, 9, bias=True))
     tensors = {"hidden": hidden, "weight": weight, "bias": bias}
-    with planned("pointers"):
+    with planned(route):
         _, expected = run(hidden, weight, targets, bias, upstream=torch.ones(4, device=DEVICE), backend="triton")
         for name, tensor in tensors.items():
-            tensor.requires_grad_(name != frozen)
-        linear_logprob(hidden, weight, targets, bias, backend="triton").sum().backward()
+            tensor.requires_grad_(name in wanted)
+        logprob = linear_logprob(hidden, weight, targets, bias, backend="triton")
+        assert logprob.requires_grad == bool(wanted)
+        if wanted:
+            logprob.sum().backward()
     for (name, tensor), grad in zip(tensors.items(), expected, strict=True):
-        assert (tensor.grad is None) if name == frozen else torch.equal(tensor.grad, grad)
+        assert torch.equal(tensor.grad, grad) if name in wanted else tensor.grad is None
 
 
 def backward(head, grad_logprob, mode=None, *, needs=(True, True, False), **options):
