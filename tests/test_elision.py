@@ -14,7 +14,7 @@ from hacpo_fast.policy.optimizer import MasterAdamW
 from hacpo_fast.preparation import prepare
 from hacpo_fast.screening import ClipHistory, break_even
 from hacpo_fast.trainer import Trainer
-from hacpo_kernels import reference
+from hacpo_kernels import policy_loss
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def plainly(learner):
             logits = model(torch.cat([prompt, response]).unsqueeze(0)).logits[0, len(prompt) - 1 : -1]
             logprobs = torch.log_softmax(logits / learner.agent.temperature, dim=-1)
             token_logprobs.append(logprobs.gather(1, response.unsqueeze(1)).squeeze(1))
-        loss, _ = reference.policy_loss(
+        loss, _ = policy_loss(
             torch.cat(token_logprobs),
             torch.tensor(np.cumsum([0, *map(len, token_logprobs)])),
             *(torch.from_numpy(values[rows].astype(np.float32)) for values in (
@@ -73,6 +73,7 @@ def plainly(learner):
             torch.from_numpy(batch.capability_ratio[rows].astype(np.float32)),
             denominator=float(len(rows)),
             **loss_arguments(learner.algorithm, updates_done),
+            backend="reference",
         )  # fmt: skip
         model.zero_grad()
         loss.backward()

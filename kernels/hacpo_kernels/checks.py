@@ -67,9 +67,10 @@ def check_cu_seqlens_values(cu_seqlens: Tensor, tokens: int) -> None:
     """Boundaries rise from 0 to `tokens`; equal neighbours are empty sequences. Raises ValueError. CPU only."""
     if cu_seqlens.device.type != "cpu":
         return
-    if int(cu_seqlens[0]) != 0:
+    cu_seqlens = cu_seqlens.long()  # differences of narrower integers wrap
+    if cu_seqlens[0] != 0:
         raise ValueError(f"cu_seqlens must start at 0, got {int(cu_seqlens[0])}")
-    if int(cu_seqlens[-1]) != tokens:
+    if cu_seqlens[-1] != tokens:
         raise ValueError(f"cu_seqlens must end at the number of tokens {tokens}, got {int(cu_seqlens[-1])}")
     if (cu_seqlens.diff() < 0).any():
         raise ValueError("cu_seqlens must not decrease")

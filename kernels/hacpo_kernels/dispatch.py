@@ -1,8 +1,7 @@
-"""Which implementation runs. A new backend is one more name here and one more module in each operator's table."""
+"""Which implementation runs. A new backend is one more name here and one more folder with a module per operator."""
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
 import os
@@ -12,6 +11,7 @@ import torch
 
 BACKENDS = ("auto", "torch", "triton", "reference")
 
+TRITON_INSTALLED = importlib.util.find_spec("triton") is not None
 # What the Triton kernels compute with. float64 has no tensor-core path worth a kernel and is left to torch.
 TRITON_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -19,7 +19,7 @@ TRITON_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 def resolve_backend(backend: str, *tensors: torch.Tensor) -> str:
     """The implementation that `backend` stands for, given the operator's floating-point inputs (the first says where).
 
-    "auto" is "triton" on CUDA devices where the package triton is installed and no input is float64, else "torch".
+    "auto" is "triton" on NVIDIA GPUs where the package triton is installed and no input is float64, else "torch".
 
     Raises ValueError for an unknown name, and where "triton" is asked for and cannot run.
     """
@@ -35,13 +35,15 @@ def resolve_backend(backend: str, *tensors: torch.Tensor) -> str:
 
 
 def implementation(backend: str, operator: str) -> ModuleType:
-    """The module of `backend` with forward(...) and backward(...) of `operator`; Triton's are imported on first use."""
+    """The module of `backend` for `operator`; Triton's are imported on first use."""
     return importlib.import_module(f"{__package__}.{backend}.{operator}")
 
 
 def _why_not_triton(tensors: tuple[torch.Tensor, ...]) -> str | None:
-    if not _triton_installed():
+    if not TRITON_INSTALLED:
         return "needs the package triton"
+    if torch.version.hip is not None:  # where devices are called cuda too
+        return "is for NVIDIA GPUs"
     if any(tensor.dtype not in TRITON_DTYPES for tensor in tensors):
         dtypes = ", ".join(str(tensor.dtype) for tensor in tensors)
         return f"takes float32, bfloat16 and float16, got {dtypes}"
@@ -50,11 +52,6 @@ def _why_not_triton(tensors: tuple[torch.Tensor, ...]) -> str | None:
     if device != "cuda" and not interpreted:
         return f"runs on CUDA devices, got {device} (or on CPU with TRITON_INTERPRET=1, for tests)"
     return None
-
-
-@functools.cache
-def _triton_installed() -> bool:
-    return importlib.util.find_spec("triton") is not None
 
 
 def compute_dtype(*tensors: torch.Tensor) -> torch.dtype:

@@ -6,15 +6,8 @@ import torch
 from torch import Tensor
 
 from . import reference
+from .arguments import Head, Needs, RowGradients
 from .autograd import refuse_double_backward
-from .checks import (
-    check_floating,
-    check_integer,
-    check_positive,
-    check_positive_values,
-    check_target_values,
-    check_tensor,
-)
 from .dispatch import compute_dtype, implementation, resolve_backend
 from .products import exact
 
@@ -56,54 +49,13 @@ def linear_logprob(
             a token's logprob is NaN.
         RuntimeError: differentiating twice.
     """
-    check_projection(hidden, weight, targets, bias, temperature, logit_softcap)
+    head = Head(hidden, weight, targets, bias, temperature, logit_softcap)
+    head.check()
     backend = resolve_backend(backend, hidden, weight)
     if backend == "reference":
-        return reference.linear_logprob(hidden, weight, targets, bias, temperature, logit_softcap, return_entropy)
-    per_token = isinstance(temperature, Tensor)
-    logprob, _, entropy = _forward(
-        hidden,
-        weight,
-        targets,
-        bias,
-        1.0 if per_token else float(temperature),
-        temperature if per_token else None,
-        None if logit_softcap is None else float(logit_softcap),
-        return_entropy,
-        backend,
-    )
+        return reference.linear_logprob(head, return_entropy)
+    logprob, _, entropy = _forward(*head.flat(), return_entropy, backend)
     return (logprob, entropy) if return_entropy else logprob
-
-
-def check_projection(
-    hidden: Tensor,
-    weight: Tensor,
-    targets: Tensor,
-    bias: Tensor | None,
-    temperature: float | Tensor,
-    logit_softcap: float | None,
-) -> None:
-    check_tensor("hidden", hidden, (None, None))
-    check_floating("hidden", hidden)
-    tokens, width = hidden.shape
-    check_tensor("weight", weight, (None, width), hidden.device)
-    check_floating("weight", weight)
-    if weight.shape[0] == 0:
-        raise ValueError("weight has no rows: the vocabulary is empty")
-    check_tensor("targets", targets, (tokens,), hidden.device)
-    check_integer("targets", targets)
-    if bias is not None:
-        check_tensor("bias", bias, (weight.shape[0],), hidden.device)
-        check_floating("bias", bias)
-    if isinstance(temperature, Tensor):
-        check_tensor("temperature", temperature, (tokens,), hidden.device)
-        check_floating("temperature", temperature)
-        if temperature.requires_grad:
-            raise ValueError("temperature requires a gradient, but linear_logprob is not differentiable in it")
-    else:
-        check_positive("temperature", temperature)
-    if logit_softcap is not None:
-        check_positive("logit_softcap", logit_softcap)
 
 
 # Both passes are custom operators: torch.compile sees one opaque node with known shapes, and what depends on values
@@ -123,34 +75,23 @@ def _forward(
     return_entropy: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    check_target_values(targets, weight.shape[0])
-    if token_temperature is not None:
-        check_positive_values("temperature", token_temperature)
-        token_temperature = token_temperature.to(compute_dtype(hidden, weight))
+    """(logprob [T], logsumexp [T], entropy [T])."""
+    head = Head.from_flat(hidden, weight, targets, bias, temperature, token_temperature, logit_softcap)
+    head.check_values()
     with exact(hidden.device.type):
-        logprob, logsumexp, entropy = implementation(backend, "linear_logprob").forward(
-            hidden,
-            weight,
-            targets,
-            bias,
-            temperature if token_temperature is None else token_temperature,
-            logit_softcap,
-            return_entropy,
-        )
+        logprob, logsumexp, entropy = implementation(backend, "linear_logprob").forward(head, return_entropy)
     return logprob, logsumexp, hidden.new_empty(0) if entropy is None else entropy
 
 
 @_forward.register_fake
 def _(hidden, weight, targets, bias, temperature, token_temperature, logit_softcap, return_entropy, backend):
     dtype = compute_dtype(hidden, weight)
-    per_token = [hidden.new_empty(hidden.shape[0], dtype=dtype) for _ in range(3)]
-    return per_token[0], per_token[1], per_token[2] if return_entropy else hidden.new_empty(0)
+    logprob, logsumexp = (hidden.new_empty(hidden.shape[0], dtype=dtype) for _ in range(2))
+    return logprob, logsumexp, torch.empty_like(logprob) if return_entropy else hidden.new_empty(0)
 
 
 @torch.library.custom_op("hacpo_kernels::linear_logprob_backward", mutates_args=())
 def _backward(
-    grad_logprob: Tensor,
-    grad_entropy: Tensor | None,
     hidden: Tensor,
     weight: Tensor,
     targets: Tensor,
@@ -158,70 +99,45 @@ def _backward(
     temperature: float,
     token_temperature: Tensor | None,
     logit_softcap: float | None,
+    grad_logprob: Tensor,
+    grad_entropy: Tensor | None,
     logsumexp: Tensor,
     entropy: Tensor | None,
-    need_hidden: bool,
-    need_weight: bool,
-    need_bias: bool,
+    needs: list[bool],
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if token_temperature is not None:
-        token_temperature = token_temperature.to(compute_dtype(hidden, weight))
+    """Gradients of hidden [T, H], weight [V, H] and bias [V]."""
+    head = Head.from_flat(hidden, weight, targets, bias, temperature, token_temperature, logit_softcap)
+    rows = RowGradients(grad_logprob, grad_entropy, logsumexp, entropy)
     with exact(hidden.device.type):
-        grads = implementation(backend, "linear_logprob").backward(
-            grad_logprob,
-            grad_entropy,
-            hidden,
-            weight,
-            targets,
-            bias,
-            temperature if token_temperature is None else token_temperature,
-            logit_softcap,
-            logsumexp,
-            entropy,
-            need_hidden,
-            need_weight,
-            need_bias,
-        )
+        grads = implementation(backend, "linear_logprob").backward(head, rows, Needs(*needs))
     return tuple(hidden.new_empty(0) if grad is None else grad for grad in grads)
 
 
 @_backward.register_fake
-def _(
-    grad_logprob, grad_entropy, hidden, weight, targets, bias, temperature, token_temperature, logit_softcap, logsumexp,
-    entropy, need_hidden, need_weight, need_bias, backend,
-):  # fmt: skip
-    wanted = ((hidden, need_hidden), (weight, need_weight), (bias, need_bias))
+def _(hidden, weight, targets, bias, *rest):
+    *_, needs, _backend = rest
+    wanted = zip((hidden, weight, bias), needs, strict=True)
     return tuple(like.new_empty(like.shape) if needed else hidden.new_empty(0) for like, needed in wanted)
 
 
 def _setup_context(ctx, inputs, output) -> None:
-    hidden, weight, targets, bias, temperature, token_temperature, logit_softcap, return_entropy, backend = inputs
+    *head, ctx.return_entropy, ctx.backend = inputs
+    hidden, weight, targets, bias, ctx.temperature, token_temperature, ctx.softcap = head
     _, logsumexp, entropy = output
-    ctx.settings = temperature, logit_softcap, return_entropy, backend
     ctx.save_for_backward(hidden, weight, targets, bias, token_temperature, logsumexp, entropy)
 
 
 def _autograd_backward(ctx, grad_logprob: Tensor, _grad_logsumexp: Tensor, grad_entropy: Tensor) -> tuple:
-    hidden, weight, targets, bias, token_temperature, logsumexp, entropy = ctx.saved_tensors
-    temperature, logit_softcap, return_entropy, backend = ctx.settings
-    needs = (ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.needs_input_grad[3])
+    *tensors, token_temperature, logsumexp, entropy = ctx.saved_tensors
+    if not ctx.return_entropy:
+        grad_entropy = entropy = None
+    needs = Needs(ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.needs_input_grad[3])
     grads = _backward(
-        grad_logprob,
-        grad_entropy if return_entropy else None,
-        hidden,
-        weight,
-        targets,
-        bias,
-        temperature,
-        token_temperature,
-        logit_softcap,
-        logsumexp,
-        entropy if return_entropy else None,
-        *needs,
-        backend,
-    )
-    grad_hidden, grad_weight, grad_bias = (grad if needed else None for grad, needed in zip(grads, needs, strict=True))
+        *tensors, ctx.temperature, token_temperature, ctx.softcap,
+        grad_logprob, grad_entropy, logsumexp, entropy, list(needs), ctx.backend,
+    )  # fmt: skip
+    grad_hidden, grad_weight, grad_bias = needs.of(grads)
     return grad_hidden, grad_weight, None, grad_bias, None, None, None, None, None
 
 

@@ -6,13 +6,11 @@ import torch
 from torch import Tensor
 
 from . import one_pass, reference
+from .arguments import Head, Needs, Objective, Responses
 from .autograd import refuse_double_backward
-from .checks import check_cu_seqlens_values, check_positive_values, check_target_values
 from .dispatch import compute_dtype, resolve_backend
-from .linear_logprob import check_projection
-from .policy_loss import check_sequences, check_settings
 from .products import exact
-from .stats import PolicyLossStats
+from .stats import PolicyLossStats, empty_stats
 
 
 def linear_policy_loss(
@@ -67,58 +65,26 @@ def linear_policy_loss(
         (loss [], token_logprobs [T], PolicyLossStats): only the loss is differentiable, in hidden, weight and bias.
 
     Raises:
-        What `linear_logprob` and `policy_loss` raise. ValueError for chunk_tokens below 1.
+        What `linear_logprob` and `policy_loss` raise; values of cu_seqlens are looked at wherever they are. ValueError
+        for chunk_tokens below 1.
     """
-    check_projection(hidden, weight, targets, bias, temperature, logit_softcap)
-    device = hidden.device
-    check_sequences(
-        hidden.shape[0], device, cu_seqlens, source_mean_logprobs, advantages, is_own, capability_ratio,
-        source_token_logprobs, cu_seqlens_device=cu_seqlens.device if cu_seqlens.device.type == "cpu" else device,
-    )  # fmt: skip
-    check_settings(
-        level, own_clip_low, own_clip_high, cross_clip_lower, cross_clip_upper, alpha, log_ratio_clamp, denominator
+    head = Head(hidden, weight, targets, bias, temperature, logit_softcap)
+    head.check()
+    responses = Responses(cu_seqlens, source_mean_logprobs, advantages, is_own, capability_ratio, source_token_logprobs)
+    responses.check(hidden.shape[0], hidden.device, host_boundaries=True)
+    responses = responses.at_level(level)
+    objective = Objective(
+        own_clip_low, own_clip_high, cross_clip_lower, cross_clip_upper, alpha, log_ratio_clamp, denominator
     )
-    if level == "token" and source_token_logprobs is None:
-        raise ValueError('level="token" needs source_token_logprobs')
+    objective.check()
     if chunk_tokens is not None and chunk_tokens < 1:
         raise ValueError(f"chunk_tokens must be at least 1, got {chunk_tokens}")
     backend = resolve_backend(backend, hidden, weight)
     if backend == "reference":
-        return reference.linear_policy_loss(
-            hidden, weight, targets, cu_seqlens, source_mean_logprobs, advantages, is_own, capability_ratio,
-            bias=bias, temperature=temperature, logit_softcap=logit_softcap, level=level, own_clip_low=own_clip_low,
-            own_clip_high=own_clip_high, cross_clip_lower=cross_clip_lower, cross_clip_upper=cross_clip_upper,
-            alpha=alpha, log_ratio_clamp=log_ratio_clamp, denominator=denominator,
-            source_token_logprobs=source_token_logprobs,
-        )  # fmt: skip
-    per_token = isinstance(temperature, Tensor)
-    grad_enabled = torch.is_grad_enabled()
+        return reference.linear_policy_loss(head, responses, objective)
+    needs = [torch.is_grad_enabled() and leaf is not None and leaf.requires_grad for leaf in (hidden, weight, bias)]
     loss, token_logprobs, _, _, _, *stats = _forward(
-        hidden,
-        weight,
-        targets,
-        bias,
-        1.0 if per_token else float(temperature),
-        temperature if per_token else None,
-        None if logit_softcap is None else float(logit_softcap),
-        cu_seqlens,
-        source_mean_logprobs,
-        advantages,
-        is_own,
-        capability_ratio,
-        source_token_logprobs if level == "token" else None,
-        float(own_clip_low),
-        float(own_clip_high),
-        float(cross_clip_lower),
-        float(cross_clip_upper),
-        float(alpha),
-        float(log_ratio_clamp),
-        None if denominator is None else float(denominator),
-        chunk_tokens,
-        grad_enabled and hidden.requires_grad,
-        grad_enabled and weight.requires_grad,
-        grad_enabled and bias is not None and bias.requires_grad,
-        backend,
+        *head.flat(), *responses, *objective.flat(), chunk_tokens, needs, backend
     )
     return loss, token_logprobs.detach(), PolicyLossStats(*(stat.detach() for stat in stats))
 
@@ -142,80 +108,56 @@ def _forward(
     is_own: Tensor,
     capability_ratio: Tensor,
     source_token_logprobs: Tensor | None,
-    own_clip_low: float,
-    own_clip_high: float,
-    cross_clip_lower: float,
-    cross_clip_upper: float,
-    alpha: float,
-    log_ratio_clamp: float,
+    objective: list[float],
     denominator: float | None,
     chunk_tokens: int | None,
-    need_hidden: bool,
-    need_weight: bool,
-    need_bias: bool,
+    needs: list[bool],
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """(loss [], token_logprobs [T], gradients of hidden, weight and bias, the seven fields of PolicyLossStats)."""
-    check_target_values(targets, weight.shape[0])
-    if token_temperature is not None:
-        check_positive_values("temperature", token_temperature)
-        token_temperature = token_temperature.to(compute_dtype(hidden, weight))
-    check_cu_seqlens_values(cu_seqlens, hidden.shape[0])
-    if source_token_logprobs is not None and is_own.device.type == "cpu" and not is_own.all():
-        raise ValueError('level="token" is defined for own responses only, but is_own has False in it')
-    offsets, cu_seqlens = _on_host_and_device(cu_seqlens, hidden.device)
-    head = one_pass.Head(
-        hidden, weight, targets, bias, temperature if token_temperature is None else token_temperature, logit_softcap
-    )
+    head = Head.from_flat(hidden, weight, targets, bias, temperature, token_temperature, logit_softcap)
+    head.check_values()
+    on_host, on_device = _on_host_and_device(cu_seqlens, hidden.device)
+    responses = Responses(on_host, source_mean_logprobs, advantages, is_own, capability_ratio, source_token_logprobs)
+    responses.check_values(hidden.shape[0])
     with exact(hidden.device.type):
         loss, token_logprobs, grads, stats = one_pass.run(
             head,
-            one_pass.Sequences(cu_seqlens, source_mean_logprobs, advantages, is_own, capability_ratio),
-            source_token_logprobs,
-            (
-                own_clip_low,
-                own_clip_high,
-                cross_clip_lower,
-                cross_clip_upper,
-                alpha,
-                log_ratio_clamp,
-                max(advantages.shape[0], 1) if denominator is None else denominator,
-            ),
-            offsets,
+            responses._replace(cu_seqlens=on_device),
+            Objective.from_flat(objective, denominator, advantages.shape[0]),
+            on_host.tolist(),
             chunk_tokens,
-            one_pass.Needs(need_hidden, need_weight, need_bias),
+            Needs(*needs),
             backend,
         )
     return loss, token_logprobs, *(hidden.new_empty(0) if grad is None else grad for grad in grads), *stats
 
 
-def _on_host_and_device(cu_seqlens: Tensor, device: torch.device) -> tuple[list[int], Tensor]:
+def _on_host_and_device(cu_seqlens: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
     if device.type != "cuda" or not torch.cuda.is_current_stream_capturing():
-        return cu_seqlens.tolist(), cu_seqlens.to(device)
+        return cu_seqlens.cpu(), cu_seqlens.to(device)
     if cu_seqlens.is_cuda:
         raise RuntimeError("linear_policy_loss in a CUDA graph needs cu_seqlens on the CPU: they shape the work")
-    offsets = cu_seqlens.tolist()
-    on_device = torch.empty(len(offsets), dtype=torch.int64, device=device)
-    for index, offset in enumerate(offsets):  # fills are recorded with their values; a copy would read freed memory
+    on_device = torch.empty(cu_seqlens.shape, dtype=torch.int64, device=device)
+    # Fills are recorded with their values; a copy would read memory that is free by the time of the replay.
+    for index, offset in enumerate(cu_seqlens.tolist()):
         on_device[index].fill_(offset)
-    return offsets, on_device
+    return cu_seqlens, on_device
 
 
 @_forward.register_fake
 def _(
     hidden, weight, targets, bias, temperature, token_temperature, logit_softcap, cu_seqlens, source_mean_logprobs,
-    advantages, is_own, capability_ratio, source_token_logprobs, own_clip_low, own_clip_high, cross_clip_lower,
-    cross_clip_upper, alpha, log_ratio_clamp, denominator, chunk_tokens, need_hidden, need_weight, need_bias, backend,
+    advantages, *rest,
 ):  # fmt: skip
+    *_, needs, _backend = rest
     dtype = compute_dtype(hidden, weight)
-    wanted = ((hidden, need_hidden), (weight, need_weight), (bias, need_bias))
-    grads = [
+    grads = (
         like.new_empty(like.shape, dtype=one_pass.result_dtype(like.dtype)) if needed else hidden.new_empty(0)
-        for like, needed in wanted
-    ]
-    values = [hidden.new_empty(advantages.shape, dtype=dtype) for _ in range(4)]
-    flags = [hidden.new_empty(advantages.shape, dtype=torch.bool) for _ in range(3)]
-    return hidden.new_empty((), dtype=dtype), hidden.new_empty(hidden.shape[0], dtype=dtype), *grads, *values, *flags
+        for like, needed in zip((hidden, weight, bias), needs, strict=True)
+    )
+    loss, token_logprobs = hidden.new_empty((), dtype=dtype), hidden.new_empty(hidden.shape[0], dtype=dtype)
+    return loss, token_logprobs, *grads, *empty_stats(advantages, dtype)
 
 
 @torch.library.custom_op("hacpo_kernels::linear_policy_loss_backward", mutates_args=())
@@ -242,16 +184,14 @@ def _(grad_loss, grad_hidden, grad_weight, grad_bias, hidden, weight, bias):
 
 
 def _setup_context(ctx, inputs, output) -> None:
-    ctx.save_for_backward(*output[2:5], inputs[0], inputs[1], inputs[3])
-    ctx.needs = inputs[-4:-1]
+    hidden, weight, _, bias, *_, needs, _ = inputs
+    ctx.save_for_backward(*output[2:5], hidden, weight, bias)
+    ctx.needs = Needs(*needs)
 
 
 def _autograd_backward(ctx, grad_loss: Tensor, *_unused: Tensor) -> tuple:
-    grads = _backward(grad_loss, *ctx.saved_tensors)
-    grad_hidden, grad_weight, grad_bias = (
-        grad if needed else None for grad, needed in zip(grads, ctx.needs, strict=True)
-    )
-    return grad_hidden, grad_weight, None, grad_bias, *([None] * 21)
+    grad_hidden, grad_weight, grad_bias = ctx.needs.of(_backward(grad_loss, *ctx.saved_tensors))
+    return grad_hidden, grad_weight, None, grad_bias, *([None] * 14)
 
 
 _forward.register_autograd(_autograd_backward, setup_context=_setup_context)

@@ -15,48 +15,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .dispatch import compute_dtype, implementation
+from .arguments import Head, Needs, Objective, Responses, RowGradients
+from .dispatch import implementation
 from .products import accumulate, multiply
-
-
-class Head(NamedTuple):
-    """The vocabulary projection's inputs."""
-
-    hidden: Tensor
-    weight: Tensor
-    targets: Tensor
-    bias: Tensor | None
-    temperature: float | Tensor
-    softcap: float | None
-
-    def rows(self, rows_of: slice) -> Head:
-        temperature = self.temperature[rows_of] if isinstance(self.temperature, Tensor) else self.temperature
-        return self._replace(hidden=self.hidden[rows_of], targets=self.targets[rows_of], temperature=temperature)
-
-
-class Sequences(NamedTuple):
-    """The policy loss's inputs, [N] each; cu_seqlens [N + 1] on the device."""
-
-    cu_seqlens: Tensor
-    source_mean_logprobs: Tensor
-    advantages: Tensor
-    is_own: Tensor
-    capability_ratio: Tensor
-
-
-class Needs(NamedTuple):
-    hidden: bool
-    weight: bool
-    bias: bool
+from .rows import live_rows
 
 
 class Part(NamedTuple):
-    """Whole sequences that are worked on together: numbers first to last, tokens start to stop."""
+    """Whole sequences that are worked on together."""
 
-    first: int
-    last: int
-    start: int
-    stop: int
+    sequences: slice
+    tokens: slice
+
+    @property
+    def rows(self) -> int:
+        return self.tokens.stop - self.tokens.start
 
 
 def split(offsets: list[int], chunk_tokens: int) -> Iterator[Part]:
@@ -66,66 +39,58 @@ def split(offsets: list[int], chunk_tokens: int) -> Iterator[Part]:
         last = first + 1
         while last < sequences and offsets[last + 1] - offsets[first] <= chunk_tokens:
             last += 1
-        yield Part(first, last, offsets[first], offsets[last])
+        yield Part(slice(first, last), slice(offsets[first], offsets[last]))
         first = last
 
 
 def run(
     head: Head,
-    sequences: Sequences,
-    source_token_logprobs: Tensor | None,
-    settings: tuple[float, ...],
+    responses: Responses,
+    objective: Objective,
     offsets: list[int],
     chunk_tokens: int | None,
     needs: Needs,
     backend: str,
-) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...], list[Tensor]]:
-    """(loss [], token_logprobs [T], gradients, seven statistics [N]).
+) -> tuple[Tensor, Tensor, tuple[Tensor | None, Tensor | None, Tensor | None], list[Tensor]]:
+    """(loss [], token_logprobs [T], gradients of hidden, weight and bias, seven statistics [N]).
 
-    settings: what the policy loss takes after source_token_logprobs; offsets: cu_seqlens on the host.
+    offsets: cu_seqlens on the host.
     """
-    dtype, tokens = compute_dtype(head.hidden, head.weight), head.hidden.shape[0]
     projection, policy = implementation(backend, "linear_logprob"), implementation(backend, "policy_loss")
-    one_pass = implementation(backend, "linear_policy_loss")
-    any_gradient = any(needs)
+    kept_exponentials = implementation(backend, "linear_policy_loss")
+    tokens, any_gradient = head.hidden.shape[0], any(needs)
     # Without gradients there is nothing to keep exponentials for, and all tokens are one part.
-    limit = max(chunk_tokens or one_pass.chunk_rows(head.hidden, head.weight), 1) if any_gradient else max(tokens, 1)
+    limit = max(tokens, 1)
+    if any_gradient:
+        limit = chunk_tokens or kept_exponentials.chunk_rows(head.hidden, head.weight)
     parts = list(split(offsets, limit))
-    short = [part.stop - part.start for part in parts if part.stop - part.start <= limit]
+    largest = max((part.rows for part in parts if part.rows <= limit), default=0)
+    chunk = kept_exponentials.Chunk(head, largest) if any_gradient and largest > 0 else None
     gradients = Gradients(head, needs, len(parts))
-    chunk = one_pass.Chunk(*head, max(short)) if any_gradient and max(short, default=0) > 0 else None
 
-    token_logprobs = head.hidden.new_empty(tokens, dtype=dtype)
+    token_logprobs = head.hidden.new_empty(tokens, dtype=head.dtype)
     losses, stats = [], []
     for part in parts:
-        rows_of, sequences_of = slice(part.start, part.stop), slice(part.first, part.last)
-        kept = any_gradient and 0 < part.stop - part.start <= limit
+        kept = any_gradient and 0 < part.rows <= limit
         if kept:
-            token_logprobs[rows_of] = chunk.forward(rows_of)
+            token_logprobs[part.tokens] = chunk.forward(part.tokens)
         else:
-            logprob, logsumexp, _ = projection.forward(*head.rows(rows_of), False)
-            token_logprobs[rows_of] = logprob
+            logprob, logsumexp, _ = projection.forward(head.take(part.tokens), False)
+            token_logprobs[part.tokens] = logprob
         loss, coefficient, *part_stats = policy.forward(
-            token_logprobs[rows_of],
-            sequences.cu_seqlens[part.first : part.last + 1] - part.start,
-            *(values[sequences_of] for values in sequences[1:]),
-            None if source_token_logprobs is None else source_token_logprobs[rows_of],
-            *settings,
+            token_logprobs[part.tokens], responses.take(part.sequences, part.tokens), objective
         )
         losses.append(loss)
         stats.append(part_stats)
-        if not any_gradient or part.start == part.stop:
+        if not any_gradient or part.rows == 0:
             continue
         if kept:
-            gradients.add_chunk(chunk, rows_of, coefficient)
+            gradients.add_chunk(chunk, part.tokens, coefficient)
         else:
-            rows = head.rows(rows_of)
-            gradients.add(
-                rows_of,
-                projection.backward(coefficient, None, *rows, logsumexp, None, *needs, grad_dtype=dtype),
-            )
+            rows = RowGradients(coefficient, None, logsumexp, None)
+            gradients.add(part.tokens, projection.backward(head.take(part.tokens), rows, needs, grad_dtype=head.dtype))
     if not parts:  # no sequences
-        loss, _, *part_stats = policy.forward(token_logprobs, *sequences, source_token_logprobs, *settings)
+        loss, _, *part_stats = policy.forward(token_logprobs, responses, objective)
         losses, stats = [loss], [part_stats]
     loss = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
     return loss, token_logprobs, gradients.finish(), [torch.cat(column) for column in zip(*stats, strict=True)]
@@ -140,8 +105,7 @@ class Gradients:
     """Sums over the parts, in the dtype of the computation; hidden rows are written once."""
 
     def __init__(self, head: Head, needs: Needs, parts: int) -> None:
-        self.head, self.needs = head, needs
-        self.dtype = compute_dtype(head.hidden, head.weight)
+        self.head, self.dtype = head, head.dtype
         hidden, weight, bias = head.hidden, head.weight, head.bias
         self.hidden = hidden.new_zeros(hidden.shape, dtype=result_dtype(hidden.dtype)) if needs.hidden else None
         # With one part the weight's gradient is rounded slice by slice, and a float32 copy of the whole never exists.
@@ -205,11 +169,3 @@ class Gradients:
         if self.bias is not None:
             self.bias = self.bias.to(result_dtype(self.head.bias.dtype))
         return self.hidden, self.weight, self.bias
-
-
-def live_rows(coefficient: Tensor) -> Tensor | None:
-    """Indices of the rows with a gradient, None when that is all of them (or cannot be known). NaN counts as one."""
-    if coefficient.is_cuda and torch.cuda.is_current_stream_capturing():
-        return None
-    indices = (coefficient != 0).nonzero().squeeze(1)
-    return None if indices.numel() == coefficient.numel() else indices

@@ -6,18 +6,11 @@ import torch
 from torch import Tensor
 
 from . import reference
+from .arguments import Objective, Responses
 from .autograd import refuse_double_backward
-from .checks import (
-    check_cu_seqlens_values,
-    check_floating,
-    check_integer,
-    check_positive,
-    check_tensor,
-)
+from .checks import check_floating, check_tensor
 from .dispatch import compute_dtype, implementation, resolve_backend
-from .stats import PolicyLossStats
-
-LEVELS = ("sequence", "token")
+from .stats import PolicyLossStats, empty_stats
 
 
 def policy_loss(
@@ -80,113 +73,24 @@ def policy_loss(
 
     Raises:
         TypeError, ValueError: a dtype, shape, device or setting that is not as above. Values (cu_seqlens, cross
-            responses at level "token") are looked at on CPU only; on an accelerator the latter make the loss NaN.
+            responses at level "token") are looked at on CPU only; on an accelerator the former are taken on trust, and
+            the latter make the loss NaN.
         RuntimeError: differentiating twice.
     """
     check_tensor("token_logprobs", token_logprobs, (None,))
     check_floating("token_logprobs", token_logprobs)
-    tokens, device = token_logprobs.shape[0], token_logprobs.device
-    check_sequences(
-        tokens, device, cu_seqlens, source_mean_logprobs, advantages, is_own, capability_ratio, source_token_logprobs
+    responses = Responses(cu_seqlens, source_mean_logprobs, advantages, is_own, capability_ratio, source_token_logprobs)
+    responses.check(token_logprobs.shape[0], token_logprobs.device)
+    responses = responses.at_level(level)
+    objective = Objective(
+        own_clip_low, own_clip_high, cross_clip_lower, cross_clip_upper, alpha, log_ratio_clamp, denominator
     )
-    check_settings(
-        level, own_clip_low, own_clip_high, cross_clip_lower, cross_clip_upper, alpha, log_ratio_clamp, denominator
-    )
-    if level == "token" and source_token_logprobs is None:
-        raise ValueError('level="token" needs source_token_logprobs')
+    objective.check()
     backend = resolve_backend(backend, token_logprobs)
     if backend == "reference":
-        return reference.policy_loss(
-            token_logprobs,
-            cu_seqlens,
-            source_mean_logprobs,
-            advantages,
-            is_own,
-            capability_ratio,
-            level=level,
-            own_clip_low=own_clip_low,
-            own_clip_high=own_clip_high,
-            cross_clip_lower=cross_clip_lower,
-            cross_clip_upper=cross_clip_upper,
-            alpha=alpha,
-            log_ratio_clamp=log_ratio_clamp,
-            denominator=denominator,
-            source_token_logprobs=source_token_logprobs,
-        )
-    loss, _, *stats = _forward(
-        token_logprobs,
-        cu_seqlens,
-        source_mean_logprobs,
-        advantages,
-        is_own,
-        capability_ratio,
-        source_token_logprobs if level == "token" else None,
-        float(own_clip_low),
-        float(own_clip_high),
-        float(cross_clip_lower),
-        float(cross_clip_upper),
-        float(alpha),
-        float(log_ratio_clamp),
-        None if denominator is None else float(denominator),
-        backend,
-    )
+        return reference.policy_loss(token_logprobs, responses, objective)
+    loss, _, *stats = _forward(token_logprobs, *responses, *objective.flat(), backend)
     return loss, PolicyLossStats(*(stat.detach() for stat in stats))
-
-
-def check_sequences(
-    tokens: int,
-    device: torch.device,
-    cu_seqlens: Tensor,
-    source_mean_logprobs: Tensor,
-    advantages: Tensor,
-    is_own: Tensor,
-    capability_ratio: Tensor,
-    source_token_logprobs: Tensor | None,
-    cu_seqlens_device: torch.device | None = None,
-) -> None:
-    check_tensor("cu_seqlens", cu_seqlens, (None,), cu_seqlens_device or device)
-    check_integer("cu_seqlens", cu_seqlens)
-    if cu_seqlens.shape[0] == 0:
-        raise ValueError("cu_seqlens is empty; without sequences it is [0]")
-    sequences = cu_seqlens.shape[0] - 1
-    per_sequence = {
-        "source_mean_logprobs": source_mean_logprobs,
-        "advantages": advantages,
-        "capability_ratio": capability_ratio,
-    }
-    for name, tensor in per_sequence.items():
-        check_tensor(name, tensor, (sequences,), device)
-        check_floating(name, tensor)
-    check_tensor("is_own", is_own, (sequences,), device)
-    if is_own.dtype != torch.bool:
-        raise TypeError(f"is_own must have dtype torch.bool, got {is_own.dtype}")
-    if source_token_logprobs is not None:
-        check_tensor("source_token_logprobs", source_token_logprobs, (tokens,), device)
-        check_floating("source_token_logprobs", source_token_logprobs)
-
-
-def check_settings(
-    level: str,
-    own_clip_low: float,
-    own_clip_high: float,
-    cross_clip_lower: float,
-    cross_clip_upper: float,
-    alpha: float,
-    log_ratio_clamp: float,
-    denominator: float | None,
-) -> None:
-    if level not in LEVELS:
-        raise ValueError(f"level must be one of {', '.join(map(repr, LEVELS))}, got {level!r}")
-    for name, value in {"own_clip_low": own_clip_low, "own_clip_high": own_clip_high, "alpha": alpha}.items():
-        if not value >= 0:
-            raise ValueError(f"{name} must be at least 0, got {value}")
-    if not 0 <= cross_clip_lower <= cross_clip_upper:
-        raise ValueError(
-            f"0 <= cross_clip_lower <= cross_clip_upper must hold, got {cross_clip_lower} and {cross_clip_upper}"
-        )
-    check_positive("log_ratio_clamp", log_ratio_clamp, finite=False)
-    if denominator is not None:
-        check_positive("denominator", denominator)
 
 
 # Custom operators, so that torch.compile sees opaque nodes and value checks stay inside. The forward pass knows the
@@ -202,44 +106,23 @@ def _forward(
     is_own: Tensor,
     capability_ratio: Tensor,
     source_token_logprobs: Tensor | None,
-    own_clip_low: float,
-    own_clip_high: float,
-    cross_clip_lower: float,
-    cross_clip_upper: float,
-    alpha: float,
-    log_ratio_clamp: float,
+    objective: list[float],
     denominator: float | None,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """(loss [], d loss / d token_logprobs [T], then the seven fields of PolicyLossStats)."""
-    check_cu_seqlens_values(cu_seqlens, token_logprobs.shape[0])
-    if source_token_logprobs is not None and is_own.device.type == "cpu" and not is_own.all():
-        raise ValueError('level="token" is defined for own responses only, but is_own has False in it')
+    responses = Responses(cu_seqlens, source_mean_logprobs, advantages, is_own, capability_ratio, source_token_logprobs)
+    responses.check_values(token_logprobs.shape[0])
     return implementation(backend, "policy_loss").forward(
-        token_logprobs,
-        cu_seqlens,
-        source_mean_logprobs,
-        advantages,
-        is_own,
-        capability_ratio,
-        source_token_logprobs,
-        own_clip_low,
-        own_clip_high,
-        cross_clip_lower,
-        cross_clip_upper,
-        alpha,
-        log_ratio_clamp,
-        max(advantages.shape[0], 1) if denominator is None else denominator,
+        token_logprobs, responses, Objective.from_flat(objective, denominator, advantages.shape[0])
     )
 
 
 @_forward.register_fake
-def _(token_logprobs, cu_seqlens, source_mean_logprobs, advantages, *rest):
+def _(token_logprobs, cu_seqlens, source_mean_logprobs, advantages, *_rest):
     dtype = compute_dtype(token_logprobs)
-    values = [advantages.new_empty(advantages.shape, dtype=dtype) for _ in range(4)]
-    flags = [advantages.new_empty(advantages.shape, dtype=torch.bool) for _ in range(3)]
     loss = token_logprobs.new_empty((), dtype=dtype)
-    return loss, token_logprobs.new_empty(token_logprobs.shape, dtype=dtype), *values, *flags
+    return loss, token_logprobs.new_empty(token_logprobs.shape, dtype=dtype), *empty_stats(advantages, dtype)
 
 
 @torch.library.custom_op("hacpo_kernels::policy_loss_backward", mutates_args=())
@@ -258,7 +141,7 @@ def _setup_context(ctx, inputs, output) -> None:
 
 
 def _autograd_backward(ctx, grad_loss: Tensor, *_unused: Tensor) -> tuple:
-    return _backward(grad_loss, *ctx.saved_tensors), *([None] * 14)
+    return _backward(grad_loss, *ctx.saved_tensors), *([None] * 9)
 
 
 _forward.register_autograd(_autograd_backward, setup_context=_setup_context)

@@ -11,10 +11,8 @@ from torch import Tensor
 
 def multiply(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
     """out [m, n] = left [m, k] @ right [k, n]. Factors of one dtype; `out` has it too, or is float32 for halves."""
-    if (
-        left.dtype == out.dtype
-    ):  # with beta = 0 `out` is overwritten; on CPU mm(out=) takes a slower way when transposed
-        return out.addmm_(left, right, beta=0)
+    if left.dtype == out.dtype:
+        return out.addmm_(left, right, beta=0)  # overwrites; on CPU mm(out=) takes a slower way when transposed
     if left.is_cuda:
         return torch.mm(left, right, out_dtype=out.dtype, out=out)
     return torch.mm(left.to(out.dtype), right.to(out.dtype), out=out)  # CPU products of halves round their sums

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -27,3 +28,10 @@ class PolicyLossStats(NamedTuple):
     """bool: the upper clip acts (own: only where the advantage is positive). Level "token": on at least one token."""
     live: Tensor
     """bool: the sequence contributes a gradient."""
+
+
+def empty_stats(advantages: Tensor, dtype: torch.dtype) -> PolicyLossStats:
+    """Uninitialised statistics of responses with these advantages [N], numbers in `dtype`."""
+    values = (advantages.new_empty(advantages.shape, dtype=dtype) for _ in range(4))
+    flags = (advantages.new_empty(advantages.shape, dtype=torch.bool) for _ in range(3))
+    return PolicyLossStats(*values, *flags)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 
 from hacpo_kernels import policy_loss
+from hacpo_kernels.arguments import Objective
+
+DEFAULTS = Objective(3e-4, 4e-4, 0.8, 1.0, 1.0, 10.0, denominator=2.0)
 
 
 def batch(lengths, log_ratios, advantages, *, own=True, capability=1.0, dtype=torch.float64, seed=0):

@@ -26,10 +26,18 @@ def test_auto_is_triton_on_cuda_and_torch_elsewhere():
     assert resolve_backend("auto", Fake("cpu")) == "torch"
     assert resolve_backend("auto", Fake("mps")) == "torch"
     assert resolve_backend("torch", Fake("cuda")) == "torch"
-    with mock.patch.object(dispatch, "_triton_installed", lambda: False):
+    with mock.patch.object(dispatch, "TRITON_INSTALLED", False):
         assert resolve_backend("auto", Fake("cuda")) == "torch"
         with pytest.raises(ValueError, match="needs the package triton"):
             resolve_backend("triton", Fake("cuda"))
+
+
+def test_kernels_for_nvidia_are_not_chosen_on_amd(monkeypatch):
+    """There devices are called cuda too, and one has the compute capability of a Hopper."""
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert resolve_backend("auto", Fake("cuda")) == "torch"
+    with pytest.raises(ValueError, match="is for NVIDIA GPUs"):
+        resolve_backend("triton", Fake("cuda"))
 
 
 def test_triton_where_it_cannot_run(monkeypatch):

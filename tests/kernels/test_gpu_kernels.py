@@ -13,6 +13,8 @@ import torch
 from projection import problem, run
 from responses import batch
 from responses import run as run_policy
+from triton_plans import as_float64
+from triton_plans import on_device as on_gpu
 
 from hacpo_kernels import linear_logprob, linear_policy_loss, policy_loss
 from hacpo_kernels.triton import table
@@ -35,17 +37,6 @@ def forced(route):
 
     with mock.patch.object(table, "plan", plan):
         yield
-
-
-def on_gpu(*tensors):
-    return tuple(tensor.to(DEVICE) if isinstance(tensor, torch.Tensor) else tensor for tensor in tensors)
-
-
-def as_float64(*tensors):
-    return tuple(
-        tensor.double() if isinstance(tensor, torch.Tensor) and tensor.is_floating_point() else tensor
-        for tensor in tensors
-    )
 
 
 def relative(actual, expected):
@@ -261,6 +252,13 @@ def test_linear_policy_loss(dtype, chunk_tokens):
     torch.testing.assert_close(results[0][0].double(), loss, rtol=1e-4, atol=1e-6)
     for actual, expected in zip(results[0][3:], grads, strict=True):
         assert relative(actual, expected) <= {**GRADIENT_ERROR, torch.float16: 6e-3}[dtype]
+
+
+def test_linear_policy_loss_checks_boundaries_that_it_waits_for():
+    hidden, weight, targets, _ = on_gpu(*problem(10, 64, 500, dtype=torch.bfloat16))
+    keywords = policy_arguments(hidden, weight, targets, [4, 6])
+    with pytest.raises(ValueError, match="cu_seqlens must end at the number of tokens 10, got 9"):
+        linear_policy_loss(hidden, weight, targets, **keywords | {"cu_seqlens": torch.tensor([0, 4, 9], device=DEVICE)})
 
 
 def test_linear_policy_loss_memory():

@@ -14,6 +14,7 @@ from projection import GRADIENT_TOLERANCE, LOGPROB_TOLERANCE, assert_close, prob
 from torch.utils.checkpoint import checkpoint
 
 from hacpo_kernels import linear_logprob
+from hacpo_kernels.arguments import Head
 from hacpo_kernels.linear_logprob import _forward as forward_op
 from hacpo_kernels.torch import linear_logprob as torch_backend
 
@@ -202,7 +203,7 @@ def test_target_outside_the_vocabulary_is_nan_where_it_cannot_be_checked(target)
     hidden, weight, targets, _ = problem(4, 3, 9)
     targets[2] = target
     with small_tiles():
-        logprob, _, _ = torch_backend.forward(hidden, weight, targets, None, 1.0, None, False)
+        logprob, _, _ = torch_backend.forward(Head(hidden, weight, targets, None, 1.0, None), False)
     assert logprob.isnan().tolist() == [False, False, True, False]
 
 
@@ -302,7 +303,7 @@ def test_double_backward_is_refused():
         grad.sum().backward()
 
 
-class Head(torch.nn.Module):
+class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
@@ -318,7 +319,7 @@ class Head(torch.nn.Module):
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_compile_of_a_model(frozen):
-    model = Head()
+    model = Model()
     model.weight.requires_grad_(not frozen)
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=True)
     for tokens in (7, 13):

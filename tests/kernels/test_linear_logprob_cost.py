@@ -15,6 +15,7 @@ import torch
 from live_bytes import LiveBytes
 from torch.utils.flop_counter import FlopCounterMode
 
+from hacpo_kernels.arguments import Head, Needs, RowGradients
 from hacpo_kernels.torch import linear_logprob as torch_backend
 
 TOKENS, WIDTH, VOCAB = 600, 16, 2000
@@ -36,14 +37,14 @@ def problem(dtype=torch.float32):
 
 def backward(grad_logprob, mode, *, hidden=True, weight=True, bias=False, dtype=torch.float32):
     """The gradients, from a backward pass that runs under `mode`."""
-    inputs, offset = problem(dtype), torch.zeros(VOCAB)
-    _, logsumexp, _ = torch_backend.forward(*inputs, offset, 1.0, None, False)
+    inputs = (*problem(dtype), torch.zeros(VOCAB))
+    head = Head(*inputs, 1.0, None)
+    _, logsumexp, _ = torch_backend.forward(head, False)
     if isinstance(mode, LiveBytes):
-        mode.ignore(grad_logprob, *inputs, offset, logsumexp)
+        mode.ignore(grad_logprob, *inputs, logsumexp)
     with mode:
-        return torch_backend.backward(
-            grad_logprob, None, *inputs, offset, 1.0, None, logsumexp, None, hidden, weight, bias
-        )
+        rows = RowGradients(grad_logprob, None, logsumexp, None)
+        return torch_backend.backward(head, rows, Needs(hidden, weight, bias))
 
 
 def backward_flops(grad_logprob, **needs):
@@ -56,7 +57,7 @@ def backward_flops(grad_logprob, **needs):
 
 def test_forward_is_one_pass():
     with FlopCounterMode(display=False) as counter:
-        torch_backend.forward(*problem(), None, 1.0, None, True)
+        torch_backend.forward(Head(*problem(), None, 1.0, None), True)
     assert counter.get_total_flops() == ONE_PASS
 
 
@@ -80,7 +81,7 @@ def test_forward_holds_no_logits(dtype):
     inputs = problem(dtype)
     with LiveBytes() as memory:
         memory.ignore(*inputs)
-        kept = torch_backend.forward(*inputs, None, 1.0, None, False)
+        kept = torch_backend.forward(Head(*inputs, None, 1.0, None), False)
     assert memory.biggest <= max(TILE.bytes, TOKENS * WIDTH * 4)
     assert memory.peak <= 4 * TILE.bytes < TOKENS * VOCAB * 4 / 10
     assert [None if tensor is None else tensor.shape for tensor in kept] == [(TOKENS,), (TOKENS,), None]

@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from triton_plans import as_float64, on_device
 
 from hacpo_kernels import linear_logprob, linear_policy_loss, one_pass, policy_loss
+from hacpo_kernels.arguments import Head, Needs, Objective, Responses
 from hacpo_kernels.dispatch import implementation
 from hacpo_kernels.linear_policy_loss import _forward as forward_op
 from hacpo_kernels.torch import linear_logprob as torch_logprob
@@ -182,18 +183,19 @@ def test_frozen_inputs(wanted):
         )
 
 
-def test_without_sequences_and_without_tokens():
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_without_sequences_and_without_tokens(backend):
     for lengths in ([], [0, 0]):
         count = len(lengths)
-        keywords = arguments([3], [0.0], [1.0], [True]) | {
-            "hidden": torch.zeros(0, 10, dtype=torch.float64),
+        keywords = arguments([3], [0.0], [1.0], [True], dtype=torch.float32) | {
+            "hidden": torch.zeros(0, 10),
             "targets": torch.zeros(0, dtype=torch.long),
             "cu_seqlens": torch.zeros(count + 1, dtype=torch.long),
-            "source_token_logprobs": torch.zeros(0, dtype=torch.float64),
+            "source_token_logprobs": torch.zeros(0),
         }
         keywords |= {name: keywords[name][:1].expand(count) if count else keywords[name][:0] for name in (
             "source_mean_logprobs", "advantages", "capability_ratio", "is_own")}  # fmt: skip
-        loss, token_logprobs, stats, grads = run(keywords)
+        loss, token_logprobs, stats, grads = run(keywords, backend=backend)
         assert loss == 0 and token_logprobs.shape == (0,) and stats.live.shape == (count,)
         assert [grad.shape for grad in grads] == [(0, 10), (50, 10)] and not grads[1].any()
 
@@ -305,26 +307,32 @@ def test_custom_operator_contract(backend, dtype):
         (
             leaves["hidden"], leaves["weight"], keywords["targets"], leaves["bias"], 0.7, None, None,
             keywords["cu_seqlens"], keywords["source_mean_logprobs"], keywords["advantages"], keywords["is_own"],
-            keywords["capability_ratio"], None, 0.2, 0.2, 0.8, 1.0, 1.0, 10.0, None, 3, True, True, True, backend,
+            keywords["capability_ratio"], None, [0.2, 0.2, 0.8, 1.0, 1.0, 10.0], None, 3, [True] * 3, backend,
         ),
     )  # fmt: skip
 
 
-def products_of(**options):
-    """Multiplications and additions of one call under a counter, in passes over all tokens."""
-    keywords = arguments(dtype=torch.float32)
-    keywords["weight"].requires_grad_(options.pop("weight", True))
-    keywords["hidden"].requires_grad_(options.pop("hidden", True))
-    head = one_pass.Head(keywords["hidden"], keywords["weight"], keywords["targets"], None, 1.0, None)
-    needs = one_pass.Needs(keywords["hidden"].requires_grad, keywords["weight"].requires_grad, False)
+def one_pass_run(keywords, chunk_tokens, needs):
+    """one_pass.run on the torch backend, beneath the custom operator, which no dispatch mode looks into."""
     names = ("cu_seqlens", "source_mean_logprobs", "advantages", "is_own", "capability_ratio")
-    sequences = one_pass.Sequences(*(keywords[name] for name in names))
-    clip = (0.2, 0.2, 0.8, 1.0, 1.0, 10.0, 6.0)
+    return one_pass.run(
+        Head(keywords["hidden"], keywords["weight"], keywords["targets"], None, 1.0, None),
+        Responses(*(keywords[name] for name in names), None),
+        Objective(0.2, 0.2, 0.8, 1.0, 1.0, 10.0, denominator=6.0),
+        keywords["cu_seqlens"].tolist(),
+        chunk_tokens,
+        Needs(*needs),
+        "torch",
+    )
+
+
+def products_of(chunk_tokens=None, hidden=True, weight=True):
+    """Multiplications and additions of one call under a counter, in passes over all tokens."""
     counted = {torch.ops.aten.addmm_: lambda _, left, right, **kwargs: 2 * left[0] * left[1] * right[1]}
     counter = FlopCounterMode(display=False, custom_mapping=counted)
-    offsets = keywords["cu_seqlens"].tolist()
-    with torch.no_grad(), counter:
-        one_pass.run(head, sequences, None, clip, offsets, options.get("chunk_tokens"), needs, "torch")
+    keywords = arguments(dtype=torch.float32)
+    with counter:
+        one_pass_run(keywords, chunk_tokens, (hidden, weight, False))
     return counter.get_total_flops() / (2 * 10 * 50)
 
 
@@ -343,17 +351,11 @@ def test_responses_longer_than_a_chunk_cost_four():
 def test_memory_is_that_of_a_chunk(weight):
     lengths, vocab, width, chunk_tokens = [40] * 20, 500, 4, 80
     keywords = arguments(lengths, [0.0] * 20, [1.0] * 20, [True] * 20, vocab=vocab, width=width, dtype=torch.float32)
-    head = one_pass.Head(keywords["hidden"], keywords["weight"], keywords["targets"], None, 1.0, None)
-    names = ("cu_seqlens", "source_mean_logprobs", "advantages", "is_own", "capability_ratio")
-    sequences = one_pass.Sequences(*(keywords[name] for name in names))
     memory = LiveBytes()
     memory.ignore(*(value for value in keywords.values() if isinstance(value, torch.Tensor)))
     kept, logits = chunk_tokens * vocab * 4, 800 * vocab * 4
-    with memory, torch.no_grad():
-        grads = one_pass.run(
-            head, sequences, None, (0.2, 0.2, 0.8, 1.0, 1.0, 10.0, 6.0), keywords["cu_seqlens"].tolist(),
-            chunk_tokens, one_pass.Needs(True, weight, False), "torch",
-        )[2]  # fmt: skip
+    with memory:
+        grads = one_pass_run(keywords, chunk_tokens, (True, weight, False))[2]
     assert (grads[1] is None) == (not weight)
     assert memory.peak <= 1.5 * kept < logits / 5
 
@@ -367,9 +369,10 @@ def test_default_chunks_fit_their_memory(backend):
 
 def test_parts_hold_whole_sequences_in_order():
     parts = list(one_pass.split([0, 5, 5, 14, 15, 27, 34], 15))
-    assert [(part.first, part.last, part.stop - part.start) for part in parts] == [(0, 4, 15), (4, 5, 12), (5, 6, 7)]
+    assert [part.sequences for part in parts] == [slice(0, 4), slice(4, 5), slice(5, 6)]
+    assert [part.tokens for part in parts] == [slice(0, 15), slice(15, 27), slice(27, 34)]
     parts = list(one_pass.split([0, 5, 5, 14, 15, 27, 34], 1))
-    assert [part.stop - part.start for part in parts] == [5, 0, 9, 1, 12, 7]
+    assert [part.rows for part in parts] == [5, 0, 9, 1, 12, 7]
     assert list(one_pass.split([0], 15)) == []
 
 

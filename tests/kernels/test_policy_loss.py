@@ -10,10 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from responses import batch, run
+from responses import DEFAULTS, batch, run
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hacpo_kernels import PolicyLossStats, policy_loss
+from hacpo_kernels.arguments import Responses
 from hacpo_kernels.policy_loss import _forward as forward_op
 from hacpo_kernels.torch import policy_loss as torch_backend
 
@@ -319,6 +320,18 @@ def test_stats_are_detached_and_results_repeatable():
     assert torch.equal(loss, again[0]) and torch.equal(grad, again[2])
 
 
+@pytest.mark.parametrize("level", ["sequence", "token"])
+def test_strided_inputs(level):
+    arguments = batch([5, 0, 3], [1e-4, 0.0, -1e-4], [1.0, 1.0, -2.0])
+    others = (tensor.logical_not().to(tensor.dtype) for tensor in arguments)
+    strided = tuple(torch.stack(pair, 1)[:, 0] for pair in zip(arguments, others, strict=True))
+    assert not any(tensor.is_contiguous() for tensor in strided)
+    plain, other = (
+        run(tensors, level=level, source_token_logprobs=tensors[0] - 1e-4) for tensors in (arguments, strided)
+    )
+    assert torch.equal(plain[0], other[0]) and torch.equal(plain[2], other[2]) and plain[2].any()
+
+
 def test_gradient_scales_with_the_upstream_gradient():
     arguments = batch([3, 2], [1e-4, -0.1], [1.0, -1.0], own=[True, False])
     _, _, grad = run(arguments)
@@ -331,22 +344,21 @@ def test_gradient_scales_with_the_upstream_gradient():
 def test_backend_never_waits_for_the_device(level):
     """Fake tensors have no values: whatever asked for one on the host would raise."""
     with FakeTensorMode():
-        per_sequence = [torch.empty(4) for _ in range(3)]
-        results = torch_backend.forward(
-            torch.empty(20),
-            torch.empty(5, dtype=torch.int32),
-            *per_sequence[:2],
-            torch.empty(4, dtype=torch.bool),
-            per_sequence[2],
-            torch.empty(20) if level == "token" else None,
-            *(3e-4, 4e-4, 0.8, 1.0, 1.0, 10.0, 4.0),
+        responses = Responses(
+            cu_seqlens=torch.empty(5, dtype=torch.int32),
+            source_mean_logprobs=torch.empty(4),
+            advantages=torch.empty(4),
+            is_own=torch.empty(4, dtype=torch.bool),
+            capability_ratio=torch.empty(4),
+            source_token_logprobs=torch.empty(20) if level == "token" else None,
         )
+        results = torch_backend.forward(torch.empty(20), responses, DEFAULTS)
     assert [result.shape for result in results] == [(), (20,), *[(4,)] * 7]
 
 
 def test_cross_response_at_token_level_is_nan_where_it_cannot_be_checked():
     arguments = batch([3, 2], [0.0, 0.0], [1.0, 1.0], own=[True, False])
-    loss, *_ = torch_backend.forward(*arguments, arguments[0], 3e-4, 4e-4, 0.8, 1.0, 1.0, 10.0, 2.0)
+    loss, *_ = torch_backend.forward(arguments[0], Responses(*arguments[1:], arguments[0]), DEFAULTS)
     assert loss.isnan()
 
 
@@ -382,7 +394,7 @@ def test_custom_operator_contract(level):
     arguments = batch([3, 0, 2], [1e-5, 0.0, -0.1], [1.0, 1.0, -1.0], own=True)
     arguments[0].requires_grad_()
     source = arguments[0].detach() + 0.1 if level == "token" else None
-    torch.library.opcheck(forward_op, (*arguments, source, 0.1, 0.2, 0.8, 1.0, 1.0, 10.0, 3.0, "torch"))
+    torch.library.opcheck(forward_op, (*arguments, source, [0.1, 0.2, 0.8, 1.0, 1.0, 10.0], 3.0, "torch"))
 
 
 @pytest.mark.parametrize(
@@ -395,6 +407,7 @@ def test_custom_operator_contract(level):
         ({"cu_seqlens": torch.tensor([1, 3, 5])}, ValueError, "cu_seqlens must start at 0, got 1"),
         ({"cu_seqlens": torch.tensor([0, 3, 4])}, ValueError, "cu_seqlens must end at the number of tokens 5, got 4"),
         ({"cu_seqlens": torch.tensor([0, 6, 5])}, ValueError, "cu_seqlens must not decrease"),
+        ({"cu_seqlens": torch.tensor([0, 200, 5], dtype=torch.uint8)}, ValueError, "cu_seqlens must not decrease"),
         ({"cu_seqlens": torch.tensor([0, 5])}, ValueError, r"source_mean_logprobs must have shape \[1\], got \[2\]"),
         ({"advantages": torch.zeros(3)}, ValueError, r"advantages must have shape \[2\], got \[3\]"),
         ({"capability_ratio": torch.ones(2, dtype=torch.long)}, TypeError, "capability_ratio must have a floating"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from unittest import mock
 
@@ -16,9 +17,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from triton_plans import DEVICE, ROUTES, as_float64, on_device, planned
 
 from hacpo_kernels import linear_logprob
+from hacpo_kernels.arguments import Head, Needs, RowGradients
 from hacpo_kernels.linear_logprob import _forward as forward_op
 from hacpo_kernels.triton import linear_logprob as triton_backend
-from hacpo_kernels.triton import table
+from hacpo_kernels.triton import logit_gradients, table
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "linear_logprob.json").read_text())
 
@@ -123,7 +125,7 @@ def test_target_outside_the_vocabulary_is_nan(target, route):
     hidden, weight, targets, _ = on_device(*problem(4, 8, 9))
     targets[2] = target
     with planned(route):
-        logprob, _, _ = triton_backend.forward(hidden, weight, targets, None, 1.0, None, False)
+        logprob, _, _ = triton_backend.forward(Head(hidden, weight, targets, None, 1.0, None), False)
     assert logprob.isnan().tolist() == [False, False, True, False]
 
 
@@ -211,8 +213,8 @@ def test_offsets_past_int32(route):
     hidden, values, targets, _ = on_device(*problem(5, width, vocab, dtype=torch.float16))
     weight.copy_(values)
     with planned(route):
-        actual, _, _ = triton_backend.forward(hidden, weight, targets, None, 1.0, None, False)
-        expected, _, _ = triton_backend.forward(hidden, values, targets, None, 1.0, None, False)
+        actual, _, _ = triton_backend.forward(Head(hidden, weight, targets, None, 1.0, None), False)
+        expected, _, _ = triton_backend.forward(Head(hidden, values, targets, None, 1.0, None), False)
     assert torch.equal(actual, expected)
 
 
@@ -222,9 +224,7 @@ def test_upstream_gradients_differ_by_token_and_tiny_ones_survive_float16(route)
     inputs = on_device(*problem(6, 16, 70, dtype=torch.float16))
     upstream = torch.tensor([1e-6, -2e-6, 0.0, 3e-6, 1e-9, -1e-6], device=DEVICE)
     with planned(route):
-        _, logsumexp, _ = triton_backend.forward(*inputs, 1.0, None, False)
-        rest = (*inputs, 1.0, None, logsumexp, None, True, True, False)
-        grads = triton_backend.backward(upstream, None, *rest, grad_dtype=torch.float32)
+        grads = backward(Head(*inputs, 1.0, None), upstream, grad_dtype=torch.float32)
     _, expected = run(*as_float64(*inputs), upstream=upstream, backend="reference")
     for actual, wanted in zip(grads, expected, strict=False):
         torch.testing.assert_close(actual.double(), wanted, rtol=0, atol=2e-3 * wanted.abs().max().item())
@@ -241,27 +241,37 @@ def test_nan_upstream_surfaces(route):
     assert grads[1].isnan().all()
 
 
-@pytest.mark.parametrize("frozen", ["hidden", "weight", "bias"])
-def test_frozen_inputs(frozen):
+@pytest.mark.parametrize("route", ["products", "pointers"])
+@pytest.mark.parametrize("wanted", [("hidden",), ("weight",), ("bias",), ("hidden", "weight"), ("weight", "bias"), ()])
+def test_frozen_inputs(wanted, route):
     hidden, weight, targets, bias = on_device(*problem(4, 8, 9, bias=True))
     tensors = {"hidden": hidden, "weight": weight, "bias": bias}
-    with planned("pointers"):
+    with planned(route):
         _, expected = run(hidden, weight, targets, bias, upstream=torch.ones(4, device=DEVICE), backend="triton")
         for name, tensor in tensors.items():
-            tensor.requires_grad_(name != frozen)
-        linear_logprob(hidden, weight, targets, bias, backend="triton").sum().backward()
+            tensor.requires_grad_(name in wanted)
+        logprob = linear_logprob(hidden, weight, targets, bias, backend="triton")
+        assert logprob.requires_grad == bool(wanted)
+        if wanted:
+            logprob.sum().backward()
     for (name, tensor), grad in zip(tensors.items(), expected, strict=True):
-        assert (tensor.grad is None) if name == frozen else torch.equal(tensor.grad, grad)
+        assert torch.equal(tensor.grad, grad) if name in wanted else tensor.grad is None
 
 
-def backward(grad_logprob, mode, needs=(True, True, False), tokens=12, vocab=600, width=16):
-    inputs = on_device(*problem(tokens, width, vocab, dtype=torch.float16))
-    _, logsumexp, _ = triton_backend.forward(*inputs, 1.0, None, False)
+def backward(head, grad_logprob, mode=None, *, needs=(True, True, False), **options):
+    """The gradients, from a backward pass that runs under `mode`."""
+    _, logsumexp, _ = triton_backend.forward(head, False)
     grad_logprob = on_device(grad_logprob)[0]
     if isinstance(mode, LiveBytes):
-        mode.ignore(grad_logprob, logsumexp, *(tensor for tensor in inputs if tensor is not None))
-    with mode:
-        return triton_backend.backward(grad_logprob, None, *inputs, 1.0, None, logsumexp, None, *needs)
+        mode.ignore(grad_logprob, logsumexp, *head[:3])
+    with mode or nullcontext():
+        return triton_backend.backward(
+            head, RowGradients(grad_logprob, None, logsumexp, None), Needs(*needs), **options
+        )
+
+
+def half_head(tokens=12, vocab=600, width=16):
+    return Head(*on_device(*problem(tokens, width, vocab, dtype=torch.float16)), 1.0, None)
 
 
 @pytest.mark.parametrize("live", [0, 1, 7, 12])
@@ -271,15 +281,15 @@ def test_backward_products_are_of_live_rows_only(live):
     grad[torch.randperm(12, generator=torch.Generator().manual_seed(0))[:live]] = 1e-30
     products = {torch.ops.aten.addmm_: lambda _, left, right, **kwargs: 2 * left[0] * left[1] * right[1]}
     launched = []
-    kernel = triton_backend.gradient_kernel
+    kernel = logit_gradients.gradient_kernel
 
     class Recorder:
         def __getitem__(self, grid):
             return lambda *arguments, **options: (launched.append(arguments), kernel[grid](*arguments, **options))
 
-    with planned("pointers"), mock.patch.object(triton_backend, "gradient_kernel", Recorder()):
+    with planned("pointers"), mock.patch.object(logit_gradients, "gradient_kernel", Recorder()):
         counter = FlopCounterMode(display=False, custom_mapping=products)
-        backward(grad, counter)
+        backward(half_head(), grad, counter)
     assert counter.get_total_flops() == 2 * (2 * live * 16 * 600)
     assert {arguments[0].shape[0] for arguments in launched} == ({live} if live else set())
 
@@ -288,17 +298,17 @@ def test_backward_products_are_of_live_rows_only(live):
 def test_backward_holds_no_logits_and_no_gradient_of_a_frozen_weight(weight, route):
     memory, tokens, vocab, width = LiveBytes(), 16, 1024, 8
     with planned(route, tiles=(32, 256, 32), memory_rows=4, memory_bytes=4 << 10):
-        backward(torch.ones(tokens), memory, (True, weight, False), tokens, vocab, width)
+        backward(half_head(tokens, vocab, width), torch.ones(tokens), memory, needs=(True, weight, False))
     assert memory.biggest <= 16 << 10 < tokens * vocab * 2  # on CPU products convert slices of the weight
 
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_forward_holds_no_logits(route):
     tokens, vocab = 12, 1024
-    inputs = on_device(*problem(tokens, 8, vocab, dtype=torch.float16))
+    head = half_head(tokens, vocab, 8)
     with planned(route, tiles=(32, 256, 32), memory_rows=4, memory_bytes=4 << 10), LiveBytes() as memory:
-        memory.ignore(*(tensor for tensor in inputs if tensor is not None))
-        triton_backend.forward(*inputs, 1.0, None, True)
+        memory.ignore(*head[:3])
+        triton_backend.forward(head, True)
     assert memory.biggest <= 8 << 10 < tokens * vocab * 4 / 5
 
 
@@ -318,10 +328,12 @@ def test_uniform_softmax_does_not_drift():
     hidden, weight = torch.ones(tokens, width, dtype=torch.float16), torch.zeros(vocab, width, dtype=torch.float16)
     inputs = on_device(hidden, weight, torch.zeros(tokens, dtype=torch.long))
     with planned("pointers", tiles=(64, 64, 32), memory_rows=64):
-        _, logsumexp, _ = triton_backend.forward(*inputs, None, 1.0, None, False)
-        rest = (*inputs, None, 1.0, None, logsumexp, None, False, True, False)
-        upstream = torch.full((tokens,), 1e-5, device=DEVICE)
-        _, grad_weight, _ = triton_backend.backward(upstream, None, *rest, grad_dtype=torch.float32)
+        _, grad_weight, _ = backward(
+            Head(*inputs, None, 1.0, None),
+            torch.full((tokens,), 1e-5),
+            needs=(False, True, False),
+            grad_dtype=torch.float32,
+        )
     expected = tokens * 1e-5 * (torch.eye(vocab)[0] - 1 / vocab)
     torch.testing.assert_close(grad_weight.cpu(), expected[:, None].expand(vocab, width), rtol=2**-10, atol=0)
 

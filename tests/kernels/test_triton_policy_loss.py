@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import ExitStack
 from pathlib import Path
 from unittest import mock
 
@@ -11,9 +12,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from responses import batch, run
+from responses import DEFAULTS, batch, run
 from triton_plans import on_device
 
+from hacpo_kernels.arguments import Responses
 from hacpo_kernels.policy_loss import _forward as forward_op
 from hacpo_kernels.triton import policy_loss as triton_backend
 
@@ -141,7 +143,7 @@ def test_repeats_bit_for_bit():
 
 def test_cross_response_at_token_level_is_nan_where_it_cannot_be_checked():
     arguments = on_device(*batch([3, 2], [0.0, 0.0], [1.0, 1.0], own=[True, False], dtype=torch.float32))
-    loss, *_ = triton_backend.forward(*arguments, arguments[0], 3e-4, 4e-4, 0.8, 1.0, 1.0, 10.0, 2.0)
+    loss, *_ = triton_backend.forward(arguments[0], Responses(*arguments[1:], arguments[0]), DEFAULTS)
     assert loss.isnan()
 
 
@@ -149,9 +151,7 @@ def test_boundaries_outside_the_tokens_touch_nothing_outside():
     """On an accelerator cu_seqlens is not checked; the kernel must not write beyond the gradient."""
     arguments = on_device(*batch([3, 2], [0.0, 0.0], [1.0, 1.0], own=True, dtype=torch.float32))
     wrong = torch.tensor([-7, 3, 100_000_000], device=arguments[1].device)
-    _, gradient, *_ = triton_backend.forward(
-        arguments[0], wrong, *arguments[2:], None, 3e-4, 4e-4, 0.8, 1.0, 1.0, 10.0, 2.0
-    )
+    _, gradient, *_ = triton_backend.forward(arguments[0], Responses(wrong, *arguments[2:], None), DEFAULTS)
     assert gradient.shape == (5,)
 
 
@@ -166,7 +166,30 @@ def test_custom_operator_contract(level):
     arguments = on_device(*batch([3, 0, 2], [1e-5, 0.0, -0.1], [1.0, 1.0, -1.0], own=True, dtype=torch.float32))
     arguments[0].requires_grad_()
     source = arguments[0].detach() + 0.1 if level == "token" else None
-    torch.library.opcheck(forward_op, (*arguments, source, 0.1, 0.2, 0.8, 1.0, 1.0, 10.0, 3.0, "triton"))
+    torch.library.opcheck(forward_op, (*arguments, source, [0.1, 0.2, 0.8, 1.0, 1.0, 10.0], 3.0, "triton"))
+
+
+@pytest.mark.parametrize("denominator", [None, 2, 2.0])
+def test_numbers_are_launched_as_floats(denominator):
+    """An integer would be compiled into a kernel of its own, one for each number of responses."""
+    launched = []
+    kernels = {name: getattr(triton_backend, name) for name in ("policy_loss_kernel", "loss_kernel")}
+
+    class Recorder:
+        def __init__(self, kernel):
+            self.kernel = kernel
+
+        def __getitem__(self, grid):
+            names = self.kernel.arg_names
+            return lambda *arguments, **_: launched.append(dict(zip(names, arguments, strict=False)))
+
+    arguments = on_device(*batch([3, 2], [0.0, 0.0], [1.0, 1.0], own=True, dtype=torch.float32))
+    with ExitStack() as patches:
+        for name, kernel in kernels.items():
+            patches.enter_context(mock.patch.object(triton_backend, name, Recorder(kernel)))
+        run(arguments, alpha=1, denominator=denominator, backend="triton")
+    numbers = {"own_lower", "own_upper", "cross_lower", "cross_upper", "power", "clamp", "denominator"}
+    assert [type(launch[name]) for launch in launched for name in numbers & launch.keys()] == [float] * 8
 
 
 def test_float64_is_left_to_torch():

@@ -13,8 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..arguments import Head, Needs, RowGradients
 from ..blocks import even_split, slices, tile_view
-from ..dispatch import compute_dtype
+from ..rows import live_rows
 from .tiles import logits_into, target_columns, token_temperature, vocab_slice
 
 
@@ -36,19 +37,10 @@ ACCELERATOR_TILE = TileLimit(rows=8192, bytes=256 << 20)
 _MASKED = -1e30
 
 
-def forward(
-    hidden: Tensor,
-    weight: Tensor,
-    targets: Tensor,
-    bias: Tensor | None,
-    temperature: float | Tensor,
-    logit_softcap: float | None,
-    return_entropy: bool,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """(logprob [T], logsumexp [T], entropy [T] or None), float32 or float64; arguments as in the public operator."""
-    tokens, vocab = hidden.shape[0], weight.shape[0]
-    dtype = compute_dtype(hidden, weight)
-    hidden, targets = hidden.to(dtype), targets.long()
+def forward(head: Head, return_entropy: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(logprob [T], logsumexp [T], entropy [T] or None), float32 or float64."""
+    tokens, vocab, dtype = head.hidden.shape[0], head.weight.shape[0], head.dtype
+    hidden, targets = head.hidden.to(dtype), head.targets.long()
     rows, columns = _tile_shape(tokens, vocab, hidden)
     tile_buffer = hidden.new_empty(rows * columns)
     spare_buffer = hidden.new_empty(rows * columns if return_entropy else 0)
@@ -62,11 +54,11 @@ def forward(
     partial_mean = hidden.new_empty(len(vocab_slices), tokens) if return_entropy else None
 
     for part, columns_of in enumerate(vocab_slices):
-        weight_slice, bias_slice = vocab_slice(weight, bias, columns_of, dtype)
+        weight_slice, bias_slice = vocab_slice(head, columns_of)
         for rows_of in slices(tokens, rows):
             logits = tile_view(tile_buffer, rows_of, columns_of)
-            block_temperature = token_temperature(temperature, rows_of)
-            logits_into(hidden[rows_of], weight_slice, bias_slice, block_temperature, logit_softcap, out=logits)
+            temperature = token_temperature(head, rows_of)
+            logits_into(logits, hidden[rows_of], weight_slice, bias_slice, temperature, head.softcap)
             local, inside = target_columns(targets[rows_of], columns_of)
             found = logits.gather(1, local).squeeze(1)
             target_logit[rows_of] = torch.where(inside, found, target_logit[rows_of])
@@ -91,70 +83,53 @@ def forward(
 
 
 def backward(
-    grad_logprob: Tensor,
-    grad_entropy: Tensor | None,
-    hidden: Tensor,
-    weight: Tensor,
-    targets: Tensor,
-    bias: Tensor | None,
-    temperature: float | Tensor,
-    logit_softcap: float | None,
-    logsumexp: Tensor,
-    entropy: Tensor | None,
-    need_hidden: bool,
-    need_weight: bool,
-    need_bias: bool,
-    grad_dtype: torch.dtype | None = None,
+    head: Head, rows: RowGradients, needs: Needs, grad_dtype: torch.dtype | None = None
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Gradients of hidden [T, H], weight [V, H] and bias [V] in their dtypes or grad_dtype, None for those not needed.
 
     With p the softmax, g and h the upstream gradients of logprob and entropy:
     d logits = (g * (onehot(target) - p) - h * p * (log p + entropy)) / temperature. Rows with g = h = 0 cost nothing.
     """
-    shape = hidden.shape
-    dtype = compute_dtype(hidden, weight)
-    live = _live_rows(grad_logprob, grad_entropy)
+    dtype, shape = head.dtype, head.hidden.shape
+    hidden_dtype, weight_dtype = grad_dtype or head.hidden.dtype, grad_dtype or head.weight.dtype
+    bias_dtype = grad_dtype or (head.bias.dtype if needs.bias else dtype)
+    live = live_rows(rows.grad_logprob, rows.grad_entropy)
     if live is not None:
-        hidden, targets, logsumexp, grad_logprob = (
-            tensor.index_select(0, live) for tensor in (hidden, targets, logsumexp, grad_logprob)
-        )
-        temperature = temperature.index_select(0, live) if isinstance(temperature, Tensor) else temperature
-        if grad_entropy is not None:
-            grad_entropy, entropy = grad_entropy.index_select(0, live), entropy.index_select(0, live)
-    tokens, vocab = hidden.shape[0], weight.shape[0]
+        head, rows = head.take(live), rows.take(live)
+    tokens, vocab = head.hidden.shape[0], head.weight.shape[0]
     if tokens == 0:
         return (
-            hidden.new_zeros(shape, dtype=grad_dtype or hidden.dtype) if need_hidden else None,
-            weight.new_zeros(weight.shape, dtype=grad_dtype or weight.dtype) if need_weight else None,
-            bias.new_zeros(bias.shape, dtype=grad_dtype or bias.dtype) if need_bias else None,
+            head.hidden.new_zeros(shape, dtype=hidden_dtype) if needs.hidden else None,
+            head.weight.new_zeros(head.weight.shape, dtype=weight_dtype) if needs.weight else None,
+            head.bias.new_zeros(vocab, dtype=bias_dtype) if needs.bias else None,
         )
 
-    hidden_dtype, weight_dtype = grad_dtype or hidden.dtype, grad_dtype or weight.dtype
-    hidden, targets = hidden.to(dtype), targets.long()
-    grad_logprob = grad_logprob / temperature
+    hidden, targets, logsumexp = head.hidden.to(dtype), head.targets.long(), rows.logsumexp
+    grad_logprob, grad_entropy = rows.grad_logprob / head.temperature, rows.grad_entropy
     if grad_entropy is not None:
-        grad_entropy, offset = grad_entropy / temperature, entropy - logsumexp  # log p + entropy = logit + offset
-    rows, columns = _tile_shape(tokens, vocab, hidden)
+        grad_entropy = grad_entropy / head.temperature
+        offset = rows.entropy - logsumexp  # log p + entropy = logit + offset
+    rows_at_once, columns = _tile_shape(tokens, vocab, hidden)
     tile_buffer, spare_buffer, slope_buffer = (
-        hidden.new_empty(rows * columns if wanted else 0)
-        for wanted in (True, grad_entropy is not None, logit_softcap is not None)
+        hidden.new_empty(rows_at_once * columns if wanted else 0)
+        for wanted in (True, grad_entropy is not None, head.softcap is not None)
     )
     # The first addition into an accumulator has beta = 0 and overwrites it, so none needs to be zeroed.
-    grad_hidden = hidden.new_empty(hidden.shape) if need_hidden else None
-    grad_weight = weight.new_empty(weight.shape, dtype=weight_dtype) if need_weight else None
-    grad_bias = hidden.new_zeros(vocab) if need_bias else None
+    grad_hidden = hidden.new_empty(hidden.shape) if needs.hidden else None
+    grad_weight = head.weight.new_empty(head.weight.shape, dtype=weight_dtype) if needs.weight else None
+    grad_bias = hidden.new_zeros(vocab) if needs.bias else None
 
     for part, columns_of in enumerate(slices(vocab, columns)):
-        weight_slice, bias_slice = vocab_slice(weight, bias, columns_of, dtype)
-        if need_weight:
+        weight_slice, bias_slice = vocab_slice(head, columns_of)
+        if needs.weight:
             grad_slice = grad_weight[columns_of] if weight_dtype == dtype else torch.empty_like(weight_slice)
-        for block, rows_of in enumerate(slices(tokens, rows)):
+        for block, rows_of in enumerate(slices(tokens, rows_at_once)):
             tile = tile_view(tile_buffer, rows_of, columns_of)
-            block_temperature = token_temperature(temperature, rows_of)
-            logits_into(hidden[rows_of], weight_slice, bias_slice, block_temperature, logit_softcap, out=tile)
-            if logit_softcap is not None:  # d capped / d raw = 1 - tanh^2, read off the capped logits
+            temperature = token_temperature(head, rows_of)
+            logits_into(tile, hidden[rows_of], weight_slice, bias_slice, temperature, head.softcap)
+            if head.softcap is not None:  # d capped / d raw = 1 - tanh^2, read off the capped logits
                 slope = tile_view(slope_buffer, rows_of, columns_of)
-                torch.mul(tile, block_temperature / logit_softcap, out=slope).square_().neg_().add_(1)
+                torch.mul(tile, temperature / head.softcap, out=slope).square_().neg_().add_(1)
             grad = grad_logprob[rows_of, None]
             if grad_entropy is None:
                 tile.sub_(logsumexp[rows_of, None]).exp_().mul_(-grad)
@@ -165,33 +140,22 @@ def backward(
                 tile.add_(offset[rows_of, None]).mul_(-grad_entropy[rows_of, None]).sub_(grad).mul_(probs)
             local, inside = target_columns(targets[rows_of], columns_of)
             tile.scatter_add_(1, local, torch.where(inside[:, None], grad, 0))
-            if logit_softcap is not None:
+            if head.softcap is not None:
                 tile.mul_(slope)
-            if need_hidden:
+            if needs.hidden:
                 grad_hidden[rows_of].addmm_(tile, weight_slice, beta=0 if part == 0 else 1)
-            if need_weight:
+            if needs.weight:
                 grad_slice.addmm_(tile.T, hidden[rows_of], beta=0 if block == 0 else 1)
-            if need_bias:
+            if needs.bias:
                 grad_bias[columns_of] += tile.sum(0)
-        if need_weight and weight_dtype != dtype:
+        if needs.weight and weight_dtype != dtype:
             grad_weight[columns_of] = grad_slice
 
-    if need_hidden:
+    if needs.hidden:
         grad_hidden = grad_hidden.to(hidden_dtype)
         if live is not None:
             grad_hidden = grad_hidden.new_zeros(shape).index_copy_(0, live, grad_hidden)
-    return grad_hidden, grad_weight, grad_bias.to(grad_dtype or bias.dtype) if need_bias else None
-
-
-def _live_rows(grad_logprob: Tensor, grad_entropy: Tensor | None) -> Tensor | None:
-    """Indices of the rows with a gradient, None when that is all of them. NaN counts as a gradient: it must surface."""
-    if grad_logprob.is_cuda and torch.cuda.is_current_stream_capturing():
-        return None  # the number of live rows is not known on the host while a CUDA graph is captured
-    live = grad_logprob != 0
-    if grad_entropy is not None:
-        live |= grad_entropy != 0
-    indices = live.nonzero().squeeze(1)
-    return None if indices.numel() == live.numel() else indices
+    return grad_hidden, grad_weight, grad_bias.to(bias_dtype) if needs.bias else None
 
 
 def _tile_shape(tokens: int, vocab: int, like: Tensor) -> tuple[int, int]:

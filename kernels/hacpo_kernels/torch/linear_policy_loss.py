@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..arguments import Head
 from ..blocks import even_split, slices
 from ..dispatch import compute_dtype
+from ..rows import take
 from .linear_logprob import CPU_TILE
 from .tiles import logits_into, target_columns, token_temperature, vocab_slice
 
@@ -28,53 +30,42 @@ class Chunk:
     The buffers are made for chunks of up to `rows` tokens and used again for the next chunk.
     """
 
-    def __init__(
-        self,
-        hidden: Tensor,
-        weight: Tensor,
-        targets: Tensor,
-        bias: Tensor | None,
-        temperature: float | Tensor,
-        logit_softcap: float | None,
-        rows: int,
-    ) -> None:
-        self.dtype = compute_dtype(hidden, weight)
-        self.hidden, self.weight, self.targets, self.bias = hidden, weight, targets.long(), bias
-        self.temperature, self.softcap = temperature, logit_softcap
-        vocab = weight.shape[0]
+    def __init__(self, head: Head, rows: int) -> None:
+        self.head, self.dtype = head, head.dtype
+        vocab = head.weight.shape[0]
         columns = even_split(vocab, max(CPU_TILE.bytes // (self.dtype.itemsize * rows), 1))
         self.slices = list(slices(vocab, columns))
-        self.buffers = [hidden.new_empty(rows * (of.stop - of.start), dtype=self.dtype) for of in self.slices]
+        self.buffers = [head.hidden.new_empty(rows * (of.stop - of.start), dtype=self.dtype) for of in self.slices]
         self.rescale = None
 
     def operands(self, live: Tensor | None) -> Tensor:
         """Hidden states of the chunk's rows with a gradient, as factors of the products."""
-        return self.rows_hidden if live is None else self.rows_hidden.index_select(0, live)
+        return self.rows_hidden if live is None else take(self.rows_hidden, live)
 
     def weight_slice(self, part: int) -> Tensor:
-        return self.weight[self.slices[part]].to(self.dtype)
+        return vocab_slice(self.head, self.slices[part])[0]
 
     def forward(self, rows_of: slice) -> Tensor:
         """Keep the exponentials of these tokens; their logprob [rows]."""
-        self.rows_hidden = self.hidden[rows_of].to(self.dtype)
-        self.rows_targets, self.rows_temperature = self.targets[rows_of], token_temperature(self.temperature, rows_of)
+        head = self.head
+        self.rows_hidden = head.hidden[rows_of].to(self.dtype)
+        self.rows_targets, self.rows_temperature = head.targets[rows_of].long(), token_temperature(head, rows_of)
         tokens = self.rows_hidden.shape[0]
         maximum = self.rows_hidden.new_empty(len(self.slices), tokens)
         total = torch.empty_like(maximum)
         self.target_logit = self.rows_hidden.new_full((tokens,), float("nan"))
         for part, columns_of in enumerate(self.slices):
-            weight_slice, bias_slice = vocab_slice(self.weight, self.bias, columns_of, self.dtype)
+            weight_slice, bias_slice = vocab_slice(head, columns_of)
             tile = self._tile(part)
-            logits_into(self.rows_hidden, weight_slice, bias_slice, self.rows_temperature, self.softcap, out=tile)
+            logits_into(tile, self.rows_hidden, weight_slice, bias_slice, self.rows_temperature, head.softcap)
             local, inside = target_columns(self.rows_targets, columns_of)
             self.target_logit = torch.where(inside, tile.gather(1, local).squeeze(1), self.target_logit)
             torch.amax(tile, 1, out=maximum[part])
             maximum[part].clamp_(min=torch.finfo(self.dtype).min)
             torch.sum(tile.sub_(maximum[part, :, None]).exp_(), 1, out=total[part])
-        logsumexp = torch.logsumexp(total.log_().add_(maximum), 0)
-        self.factor = maximum.sub_(logsumexp)  # log of what turns an exponential into a probability
-        self.logsumexp = logsumexp
-        self.logprob = self.target_logit - logsumexp
+        self.logsumexp = torch.logsumexp(total.log_().add_(maximum), 0)
+        self.factor = maximum.sub_(self.logsumexp)  # log of what turns an exponential into a probability
+        self.logprob = self.target_logit - self.logsumexp
         return self.logprob
 
     def set_gradient(self, grad_logprob: Tensor) -> None:
@@ -84,20 +75,17 @@ class Chunk:
 
     def gradient(self, part: int, live: Tensor | None) -> Tensor:
         """Gradient of the logits of slice `part`, [live rows, columns]. Uses the kept exponentials up."""
-        tile, rows = self._tile(part), [self.grad, self.factor[part], self.logprob, self.target_logit]
-        targets, temperature = self.rows_targets, self.rows_temperature
-        if live is not None:
-            tile, targets = tile.index_select(0, live), targets.index_select(0, live)
-            rows = [row.index_select(0, live) for row in rows]
-            temperature = temperature.index_select(0, live) if isinstance(temperature, Tensor) else temperature
-        grad, factor, logprob, target_logit = (row[:, None] for row in rows)
+        rows = slice(None) if live is None else live
+        tile, targets = take(self._tile(part), rows), take(self.rows_targets, rows)
+        columns = (self.grad, self.factor[part], self.logprob, self.target_logit, self.logsumexp)
+        grad, factor, logprob, target_logit, logsumexp = (take(column, rows)[:, None] for column in columns)
         local, inside = target_columns(targets, self.slices[part])
         at_target = -torch.expm1(logprob) * grad
-        if self.softcap is None:
+        if self.head.softcap is None:
             tile.mul_(factor.exp().mul_(-grad))
         else:  # d capped / d raw = 1 - (capped / cap)^2
-            logsumexp = self.logsumexp[:, None] if live is None else self.logsumexp.index_select(0, live)[:, None]
-            share = temperature / self.softcap
+            per_token = isinstance(self.rows_temperature, Tensor)
+            share = (take(self.rows_temperature, rows) if per_token else self.rows_temperature) / self.head.softcap
             slope = tile.log().add_(factor + logsumexp).mul_(share).clamp_(-1, 1).square_().neg_().add_(1)
             tile.mul_(factor.exp().mul_(-grad)).mul_(slope)
             at_target = at_target * (1 - (target_logit * share) ** 2)

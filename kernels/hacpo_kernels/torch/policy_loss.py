@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..arguments import Objective, Responses
 from ..dispatch import compute_dtype
 
 
@@ -24,56 +25,40 @@ class Surrogate(NamedTuple):
         return torch.where(self.live, self.value, 0)
 
 
-def forward(
-    token_logprobs: Tensor,
-    cu_seqlens: Tensor,
-    source_mean_logprobs: Tensor,
-    advantages: Tensor,
-    is_own: Tensor,
-    capability_ratio: Tensor,
-    source_token_logprobs: Tensor | None,
-    own_clip_low: float,
-    own_clip_high: float,
-    cross_clip_lower: float,
-    cross_clip_upper: float,
-    alpha: float,
-    log_ratio_clamp: float,
-    denominator: float,
-) -> tuple[Tensor, ...]:
-    """(loss [], d loss / d token_logprobs [T], then the seven fields of PolicyLossStats [N]), float32 or float64.
-
-    Arguments as in the public operator; source_token_logprobs stands for level "token".
-    """
+def forward(token_logprobs: Tensor, responses: Responses, objective: Objective) -> tuple[Tensor, ...]:
+    """(loss [], d loss / d token_logprobs [T], then the seven fields of PolicyLossStats [N]), float32 or float64."""
     dtype = compute_dtype(token_logprobs)
     token_logprobs, source_mean_logprobs, advantages, capability_ratio = (
-        tensor.to(dtype) for tensor in (token_logprobs, source_mean_logprobs, advantages, capability_ratio)
-    )
-    segments = Segments(cu_seqlens, token_logprobs.shape[0])
+        tensor.to(dtype)
+        for tensor in (
+            token_logprobs, responses.source_mean_logprobs, responses.advantages, responses.capability_ratio
+        )
+    )  # fmt: skip
+    is_own, clamp = responses.is_own, objective.log_ratio_clamp
+    segments = Segments(responses.cu_seqlens, token_logprobs.shape[0])
     mean_logprob = segments.mean(token_logprobs)
     log_ratio = torch.where(segments.nonempty, mean_logprob - source_mean_logprobs, 0)
-    ratio = log_ratio.clamp(-log_ratio_clamp, log_ratio_clamp).exp()
-    own_clip = (own_clip_low, own_clip_high, log_ratio_clamp)
+    ratio = log_ratio.clamp(-clamp, clamp).exp()
 
-    if source_token_logprobs is None:
+    if responses.source_token_logprobs is None:  # level "sequence"
         weighted = torch.where(is_own, advantages, advantages * capability_ratio)
         weighted = torch.where(segments.nonempty, weighted, 0)
-        own = _own(log_ratio, weighted, *own_clip)
-        cross = _cross(log_ratio, weighted, cross_clip_lower, cross_clip_upper, alpha, log_ratio_clamp)
+        own, cross = _own(log_ratio, weighted, objective), _cross(log_ratio, weighted, objective)
         terms = Surrogate(*(torch.where(is_own, *pair) for pair in zip(own, cross, strict=True)))
-        objective, flags = terms.value, [flag & segments.nonempty for flag in (terms.clipped_low, terms.clipped_high)]
+        term, flags = terms.value, [flag & segments.nonempty for flag in (terms.clipped_low, terms.clipped_high)]
         live = terms.live
         token_slope = segments.spread(terms.slope / segments.divisor)
     else:
-        token_log_ratio = token_logprobs - source_token_logprobs.to(dtype)
-        terms = _own(token_log_ratio, segments.spread(advantages), *own_clip)
+        token_log_ratio = token_logprobs - responses.source_token_logprobs.to(dtype)
+        terms = _own(token_log_ratio, segments.spread(advantages), objective)
         # Nothing defines a cross response here, and its value cannot be checked without waiting for the device.
-        objective = torch.where(is_own, segments.mean(terms.value), float("nan"))
+        term = torch.where(is_own, segments.mean(terms.value), float("nan"))
         flags = [segments.any(flag) for flag in (terms.clipped_low, terms.clipped_high)]
         live = segments.any(terms.live)
         token_slope = terms.slope / segments.spread(segments.divisor)
 
-    loss = -objective.sum() / denominator
-    return loss, token_slope / -denominator, mean_logprob, log_ratio, ratio, objective, *flags, live
+    loss = -term.sum() / objective.denominator
+    return loss, token_slope / -objective.denominator, mean_logprob, log_ratio, ratio, term, *flags, live
 
 
 class Segments:
@@ -106,19 +91,21 @@ class Segments:
         return values[self.sequence_of_token]
 
 
-def _own(log_ratio: Tensor, advantage: Tensor, low: float, high: float, clamp: float) -> Surrogate:
+def _own(log_ratio: Tensor, advantage: Tensor, objective: Objective) -> Surrogate:
     """min(s * A, clip(s) * A): the clip acts above for A > 0, below for A < 0 (Eq. 47)."""
+    clamp, lower, upper = objective.log_ratio_clamp, 1 - objective.own_clip_low, 1 + objective.own_clip_high
     ratio = log_ratio.clamp(-clamp, clamp).exp()
-    clipped_low = (advantage < 0) & (ratio < 1 - low)
-    clipped_high = (advantage > 0) & (ratio > 1 + high)
-    bounded = torch.where(clipped_low, 1 - low, torch.where(clipped_high, 1 + high, ratio))
+    clipped_low = (advantage < 0) & (ratio < lower)
+    clipped_high = (advantage > 0) & (ratio > upper)
+    bounded = torch.where(clipped_low, lower, torch.where(clipped_high, upper, ratio))
     return _surrogate(bounded, advantage, log_ratio, clamp, clipped_low, clipped_high)
 
 
-def _cross(log_ratio: Tensor, advantage: Tensor, lower: float, upper: float, alpha: float, clamp: float) -> Surrogate:
+def _cross(log_ratio: Tensor, advantage: Tensor, objective: Objective) -> Surrogate:
     """c * stop_gradient(c)^alpha * A with c = clip(s), whatever the sign of A (Eq. 12-13, 50, 52)."""
+    clamp, lower, upper = objective.log_ratio_clamp, objective.cross_clip_lower, objective.cross_clip_upper
     ratio = log_ratio.clamp(-clamp, clamp).exp()
-    power = ratio.clamp(lower, upper) ** (1 + alpha)
+    power = ratio.clamp(lower, upper) ** (1 + objective.alpha)
     return _surrogate(power, advantage, log_ratio, clamp, ratio < lower, ratio > upper)
 
 

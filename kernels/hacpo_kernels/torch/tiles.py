@@ -5,30 +5,34 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-
-def token_temperature(temperature: float | Tensor, rows: slice) -> float | Tensor:
-    return temperature[rows, None] if isinstance(temperature, Tensor) else temperature
+from ..arguments import Head
 
 
-def vocab_slice(
-    weight: Tensor, bias: Tensor | None, columns: slice, dtype: torch.dtype
-) -> tuple[Tensor, Tensor | None]:
-    return weight[columns].to(dtype), None if bias is None else bias[columns].to(dtype)
+def token_temperature(head: Head, rows: slice) -> float | Tensor:
+    """The temperature, or those of the rows as a column."""
+    return head.temperature[rows, None] if isinstance(head.temperature, Tensor) else head.temperature
+
+
+def vocab_slice(head: Head, columns: slice) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of a slice of the vocabulary in the dtype of the computation."""
+    bias = None if head.bias is None else head.bias[columns].to(head.dtype)
+    return head.weight[columns].to(head.dtype), bias
 
 
 def logits_into(
+    out: Tensor,
     hidden: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     temperature: float | Tensor,
-    logit_softcap: float | None,
-    out: Tensor,
+    softcap: float | None,
 ) -> None:
+    """Fills `out` [rows, columns] with logits: bias added, capped, divided by the temperature."""
     torch.mm(hidden, weight.T, out=out)
     if bias is not None:
         out.add_(bias)
-    if logit_softcap is not None:
-        out.div_(logit_softcap).tanh_().mul_(logit_softcap)
+    if softcap is not None:
+        out.div_(softcap).tanh_().mul_(softcap)
     if isinstance(temperature, Tensor) or temperature != 1.0:
         out.div_(temperature)
 

@@ -10,10 +10,14 @@ import torch
 import triton
 from torch import Tensor
 
+from ..arguments import Head
 from ..blocks import slices
 from ..products import multiply
+from ..rows import take
 from . import table
-from .linear_logprob import LOG2_E, ROW_BLOCK, ROW_WARPS, Problem, combine, half_scale, new_partials, statistics
+from .launch import LOG2_E, ROW_BLOCK, ROW_WARPS, Problem
+from .logprob_backward import half_scale
+from .logprob_forward import combine, new_partials, statistics
 from .tiles import kept_gradient_kernel
 
 
@@ -26,17 +30,9 @@ def chunk_rows(hidden: Tensor, weight: Tensor) -> int:
 class Chunk:
     """2^(z - maximum) of one chunk of tokens after another; the same interface as torch's."""
 
-    def __init__(
-        self,
-        hidden: Tensor,
-        weight: Tensor,
-        targets: Tensor,
-        bias: Tensor | None,
-        temperature: float | Tensor,
-        logit_softcap: float | None,
-        rows: int,
-    ) -> None:
-        self.problem = Problem.build(hidden, weight, targets, bias, temperature, logit_softcap)
+    def __init__(self, head: Head, rows: int) -> None:
+        hidden, weight = head.hidden, head.weight
+        self.problem = Problem.build(head)
         operand, vocab = self.problem.hidden, weight.shape[0]
         _, columns = table.memory_tile(rows, vocab, 4, table.LOGITS_BYTES, table.CHUNK_ROWS)
         self.slices = list(slices(vocab, columns))
@@ -49,37 +45,27 @@ class Chunk:
         self.rescale = None
 
     def operands(self, live: Tensor | None) -> Tensor:
-        hidden = self.problem.hidden[self.rows_of]
-        return hidden if live is None else hidden.index_select(0, live)
+        """Hidden states of the chunk's rows with a gradient, as factors of the products."""
+        return self.chunk.hidden if live is None else take(self.chunk.hidden, live)
 
     def weight_slice(self, part: int) -> Tensor:
         return self.problem.weight_slice(self.slices[part])
 
     def forward(self, rows_of: slice) -> Tensor:
         """Keep the exponentials of these tokens; their logprob [rows]."""
-        self.rows_of, tokens = rows_of, rows_of.stop - rows_of.start
-        hidden, problem = self.problem.hidden[rows_of], self.problem
+        chunk = self.problem.take(rows_of)
+        hidden, tokens = chunk.hidden, chunk.hidden.shape[0]
         partials = new_partials(hidden, tokens, len(self.slices), False)
         target_logit = hidden.new_full((tokens,), float("nan"), dtype=torch.float32)
-        logprob, logsumexp = (hidden.new_empty(tokens, dtype=torch.float32) for _ in range(2))
-        chunk = Problem(
-            hidden,
-            problem.weight,
-            problem.targets[rows_of],
-            problem.bias,
-            None if problem.row_scale is None else problem.row_scale[rows_of],
-            problem.scale,
-            problem.softcap,
-        )
         with torch.cuda.device_of(hidden):
             for part, columns_of in enumerate(self.slices):
                 logits = self.logits[:tokens, : columns_of.stop - columns_of.start]
                 multiply(hidden, self.weight_slice(part).T, logits)
                 kept = self.kept[part]
                 statistics(chunk, logits, slice(0, tokens), columns_of.start, part, partials, target_logit, kept, False)
-            combine(chunk, partials, target_logit, logprob, logsumexp, None, False)
-        self.chunk, self.maximum, self.logsumexp, self.logprob = chunk, partials[0], logsumexp, logprob
-        return logprob
+            self.logprob, self.logsumexp, _ = combine(chunk, partials, target_logit, False)
+        self.chunk, self.maximum = chunk, partials[0]
+        return self.logprob
 
     def set_gradient(self, grad_logprob: Tensor) -> None:
         """[rows]: the upstream gradient that the next calls of `gradient` are for."""
@@ -111,8 +97,7 @@ class Chunk:
                 out.stride(0),
                 part,
                 len(self.slices),
-                chunk.scale,
-                chunk.softcap or 1.0,
+                *chunk.scales,
                 ROW_SCALE=chunk.row_scale is not None,
                 SOFTCAP=chunk.softcap is not None,
                 BLOCK=ROW_BLOCK,

@@ -11,66 +11,44 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..arguments import Objective, Responses
+from ..stats import empty_stats
+
 BLOCK = 1024  # tokens; most responses take one to four turns
 WARPS = 4
 
 
-def forward(
-    token_logprobs: Tensor,
-    cu_seqlens: Tensor,
-    source_mean_logprobs: Tensor,
-    advantages: Tensor,
-    is_own: Tensor,
-    capability_ratio: Tensor,
-    source_token_logprobs: Tensor | None,
-    own_clip_low: float,
-    own_clip_high: float,
-    cross_clip_lower: float,
-    cross_clip_upper: float,
-    alpha: float,
-    log_ratio_clamp: float,
-    denominator: float,
-) -> tuple[Tensor, ...]:
-    """(loss [], d loss / d token_logprobs [T], then the seven fields of PolicyLossStats [N]), all float32 or bool.
-
-    Arguments as in the public operator; source_token_logprobs stands for level "token".
-    """
-    sequences, tokens = advantages.shape[0], token_logprobs.shape[0]
+def forward(token_logprobs: Tensor, responses: Responses, objective: Objective) -> tuple[Tensor, ...]:
+    """(loss [], d loss / d token_logprobs [T], then the seven fields of PolicyLossStats [N]), all float32 or bool."""
+    sequences, tokens = responses.advantages.shape[0], token_logprobs.shape[0]
     token_logprobs = token_logprobs.contiguous()
-    cu_seqlens, source_mean_logprobs, advantages, is_own, capability_ratio = (
-        tensor.contiguous() for tensor in (cu_seqlens, source_mean_logprobs, advantages, is_own, capability_ratio)
-    )
+    source = responses.source_token_logprobs
+    columns = [column.contiguous() for column in responses[:5]]
     loss = token_logprobs.new_empty((), dtype=torch.float32)
     gradient = token_logprobs.new_empty(tokens, dtype=torch.float32)
-    values = [advantages.new_empty(sequences, dtype=torch.float32) for _ in range(4)]
-    flags = [advantages.new_empty(sequences, dtype=torch.bool) for _ in range(3)]
+    stats = empty_stats(responses.advantages, torch.float32)
     with torch.cuda.device_of(token_logprobs):
         if sequences > 0:
             policy_loss_kernel[(sequences,)](
                 token_logprobs,
-                token_logprobs if source_token_logprobs is None else source_token_logprobs.contiguous(),
-                cu_seqlens,
-                source_mean_logprobs,
-                advantages,
-                is_own,
-                capability_ratio,
+                token_logprobs if source is None else source.contiguous(),
+                *columns,
                 gradient,
-                *values,
-                *flags,
+                *stats,
                 tokens,
-                1 - own_clip_low,
-                1 + own_clip_high,
-                cross_clip_lower,
-                cross_clip_upper,
-                1 + alpha,
-                log_ratio_clamp,
-                denominator,
-                TOKEN_LEVEL=source_token_logprobs is not None,
+                1 - objective.own_clip_low,
+                1 + objective.own_clip_high,
+                objective.cross_clip_lower,
+                objective.cross_clip_upper,
+                1 + objective.alpha,
+                objective.log_ratio_clamp,
+                objective.denominator,
+                TOKEN_LEVEL=source is not None,
                 BLOCK=BLOCK,
                 num_warps=WARPS,
             )
-        loss_kernel[(1,)](values[3], loss, sequences, denominator, BLOCK=BLOCK, num_warps=WARPS)
-    return loss, gradient, *values, *flags
+        loss_kernel[(1,)](stats.objective, loss, sequences, objective.denominator, BLOCK=BLOCK, num_warps=WARPS)
+    return loss, gradient, *stats
 
 
 @triton.jit
