@@ -86,7 +86,7 @@ def read(
         return checked, {task.name: task}
     tasks = _benchmarks(plain, benchmarks)
     given = config_file.read(None, overrides)
-    validation = {"every": 0, "problems": sys.maxsize, **(given.get("validation") or {})}
+    validation = {"every": 0, "problems": 10**9, **(given.get("validation") or {})}
     if "max_response_tokens" not in (given.get("rollout") or {}):
         validation.setdefault("max_response_tokens", MAX_RESPONSE_TOKENS)
     # One limit for all: what a run trains with does not matter here.

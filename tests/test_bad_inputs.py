@@ -105,6 +105,27 @@ SETTINGS = {
     "policy": ({"task.reward_failure": "drop"}, None, "task.reward_failure: Input should be 'zero', 'drop_group' or"),
     "memory": ({"task.reward_memory_gb": 0}, None, "task.reward_memory_gb: Input should be greater than 0"),
     "nothing held out": ({"task.holdout": 0, "validation.every": 1}, None, "validation.every: nothing to validate on"),
+    "hardly any temperature": ({"rollout.temperature": 1e-300}, None, "temperature: Input should be greater than or"),
+    "next to greedy": (
+        {"validation.sampling": {"cold": {"temperature": 1e-300}}}, None, "1e-300 is too low to sample at: use 0 (gre",
+    ),
+    "samples without end": (
+        {"rollout.samples_per_prompt": 10**21}, None, "samples_per_prompt: Input should be less than or equal to",
+    ),
+    "a step without end": (
+        {"rollout.samples_per_prompt": 10**5, "rollout.prompts_per_step": 10**5}, None, "10,000,000,000 responses of",
+    ),
+    "processes without end": ({"task.reward_workers": 10**6}, None, "task.reward_workers: Input should be less than"),
+    "threads without end": ({"run.threads": 10**9}, None, "run.threads: Input should be less than or equal to 1024"),
+    "5000 digits": ({"run.seed": int("9" * 4000) ** 2}, None, "not a whole number of about 8000 digits"),
+    "a lot of memory": ({"rollout.kv_cache_gb": 1e300}, None, "rollout.kv_cache_gb: Input should be less than or"),
+    "a long wait": ({"task.reward_timeout": 1e300}, None, "task.reward_timeout: Input should be less than or equal to"),
+    "agent name of 300 letters": ({"agents": {"a" * 300: {"model": "m"}}}, None, "use letters, digits"),
+    "agent name that is a number": ({"agents": {3: {"model": "m"}}}, None, "agents: the name 3 is no text; put it"),
+    "model name of 300 letters": ({"agents.ada.model": "m" * 300}, None, "agents.ada.model: too long for a path"),
+    "output of 300 letters": ({"run.output": "DIR/" + "m" * 300}, None, "run.output: too long for a path"),
+    "path with a zero": ({"task.name": "a\0.jsonl"}, None, "task.name: no path may hold the character 0"),
+    "device without end": ({"run.device": "cuda:9999999999"}, None, "'cuda:9999999999' is not a device"),
     "template without prompt": ({"agents.ada.prompt_template": "Q"}, None, "prompt_template: must contain {prompt}"),
 }  # fmt: skip
 
@@ -195,7 +216,7 @@ AGENTS = {
         "comes with Python code of its own, which is run only if agents.ada.trust_remote_code is true",
     ),
     "small context": (BAD, model(config_json={"max_position_embeddings": 8}), "do not fit into the model's"),
-    "not enough memory": ({"training.token_budget": 10**12}, None, "memory: the run needs about"),
+    "not enough memory": ({"training.token_budget": 10**9}, None, "memory: the run needs about"),
 }  # fmt: skip
 
 ALL = SETTINGS | PLACES | TASKS | REWARDS | AGENTS
