@@ -16,6 +16,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, GenerationConf
 from hacpo_fast.algorithm.cross_bound import CrossBound
 from hacpo_fast.config import AgentConfig, Config
 from hacpo_fast.errors import UserError
+from hacpo_fast.non_finite import check_weights
 from hacpo_fast.policy.fused_layers import fuse_layers
 from hacpo_fast.policy.optimizer import MasterAdamW
 from hacpo_fast.policy.optimizer_state import Offloaded, Resident
@@ -154,6 +155,7 @@ class Agent:
 
         weights = str(checkpoint) if checkpoint else settings.model
         self.policy = load(weights, gradient_checkpointing=config.training.gradient_checkpointing)
+        check_weights(self.name, weights, self.policy.model)  # before what compares numbers: NaN equals nothing
         self.layers = fuse_layers(self.policy, config.training.layers)
         self.policy.verify()
         self.notes = self._share_prompts(config.training.share_prompts)  # for the user

@@ -20,6 +20,7 @@ from hacpo_fast.agent import ModelCard, encode_fitting, read_card
 from hacpo_fast.config import Config, SamplingConfig, TaskConfig
 from hacpo_fast.engines import choose_engine, open_engines
 from hacpo_fast.errors import UserError, all_of
+from hacpo_fast.non_finite import check_weights
 from hacpo_fast.policy.policy import Policy
 from hacpo_fast.preparation import choose_device
 from hacpo_fast.reward_watch import RewardWatch
@@ -159,6 +160,7 @@ def _answer_all(
         revision=settings.revision,
         attention=config.training.attention,
     )
+    check_weights(card.name, settings.model, policy.model)
     (needs,) = memory.plan([card], config, device, kind, memory.device_memory(device), trained=False)
     limit = config.validation.max_response_tokens or config.max_response_tokens(card.name)
     with closing(open_engines(kind, [policy], [card], config, [needs.kv_cache])) as engines:

@@ -2,15 +2,16 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
 import runs
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
-from hacpo_fast import replay
+from hacpo_fast import evaluate, replay
 from hacpo_fast.errors import UserError
 from hacpo_fast.policy.optimizer import MasterAdamW
 from hacpo_fast.replay_file import load_replay
@@ -158,6 +159,25 @@ def test_weights_that_are_not_finite_stop_the_run(settings, tmp_path):
     with pytest.raises(UserError, match=r"agents.ada: an update made weights that are not finite"):
         run(settings(run__save_every=1, training__lr=1e39), Place(tmp_path / "run"))
     assert not list((tmp_path / "run" / "checkpoints").glob("step-*"))
+
+
+@pytest.mark.parametrize("bad", [math.nan, -math.inf])
+def test_start_weights_that_are_not_finite_are_named(settings, models, tmp_path, bad, capsys):
+    folder = shutil.copytree(models["ada"], tmp_path / "broken")
+    weights = load_file(folder / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    weights[name][3, 7] = bad
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    said = rf"agents.ada.model: {folder} has weights that are NaN or infinite, in {name}; the file is damaged"
+    with pytest.raises(UserError, match=said):
+        run(settings(agents__ada__model=str(folder)), Place(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+    task = [
+        "task.kind=file", f"task.name={tmp_path / 'problems.jsonl'}", "task.reward=exact", "task.holdout=1",
+        "rollout.engine=transformers", "rollout.max_response_tokens=8",
+    ]  # fmt: skip
+    assert evaluate.main([str(folder), *task, "--output", str(tmp_path / "out")]) == 2
+    assert f"agents.broken.model: {folder} has weights" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
