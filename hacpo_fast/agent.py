@@ -27,6 +27,7 @@ from hacpo_fast.rollouts.records import Rollout, record_rollouts
 from hacpo_fast.rollouts.tokenizer import load_tokenizer
 from hacpo_fast.run.phases import timed
 from hacpo_fast.screening import ClipHistory
+from hacpo_fast.sources import check_folders
 from hacpo_fast.tasks.problems import Problem
 
 OPTIMIZER_FILE = "optimizer.safetensors"
@@ -55,9 +56,7 @@ class ModelCard:
 
 def read_card(name: str, settings: AgentConfig) -> ModelCard:
     """Configuration and tokenizer of a model folder or hub name. Raises UserError naming the agent."""
-    _check_folder(f"agents.{name}.model", settings.model, weights=True)
-    if settings.tokenizer:
-        _check_folder(f"agents.{name}.tokenizer", settings.tokenizer)
+    check_folders(name, settings)
     origin = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
     place = settings.tokenizer or settings.model
     # Other libraries raise errors of a dozen types, some of them bare: a file may hold anything.
@@ -97,22 +96,6 @@ def _unreadable(name: str, settings: AgentConfig, setting: str, place: str, erro
         f"save_pretrained wrote, or a hub name. `hf download {place}` fetches one of the hub (after `hf auth login` "
         "where a licence must be accepted); `python -m hacpo_fast.demo` makes two small ones"
     )
-
-
-def _check_folder(setting: str, place: str, weights: bool = False) -> None:
-    """Weights must be safetensors; what is no folder but lies beside others is no name of the hub either."""
-    folder = Path(place).expanduser()
-    if folder.is_dir():
-        if weights and not any(folder.glob("*.safetensors")):
-            raise UserError(
-                f"{setting}: {folder} has no *.safetensors; weights in other formats are not loaded, convert "
-                "them with save_pretrained"
-            )
-    elif folder.is_absolute() or (len(folder.parts) > 1 and folder.parent.is_dir()):
-        there = sorted(path.name for path in folder.parent.glob("*/") if (path / "config.json").exists())
-        raise UserError(
-            f"{setting}: there is no folder {folder}" + (f"; {folder.parent} has {', '.join(there)}" if there else "")
-        )
 
 
 def _end_ids(settings: AgentConfig, model_config: PretrainedConfig, tokenizer) -> set[int]:

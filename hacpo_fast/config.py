@@ -16,6 +16,13 @@ from hacpo_fast.algorithm.presets import PRESETS
 from hacpo_fast.tasks.names import instead_of
 
 
+def known_device(name: str) -> str:
+    """`name`, if devices are called like that. Raises ValueError."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d{1,2})?", name):
+        raise ValueError(f"'{name}' is not a device; use auto, cpu, cuda or cuda:N")
+    return name
+
+
 def no_path(text: str) -> str | None:
     """Why nothing can be called `text`, on the file systems that there are; None: it could be a path."""
     if "\0" in text:
@@ -93,9 +100,7 @@ class RunConfig(Section):
     @field_validator("device")
     @classmethod
     def _known_device(cls, device: str) -> str:
-        if not re.fullmatch(r"auto|cpu|cuda(:\d{1,2})?", device):
-            raise ValueError(f"'{device}' is not a device; use auto, cpu, cuda or cuda:N")
-        return device
+        return known_device(device)
 
 
 class TaskConfig(Section):

@@ -14,6 +14,9 @@ from hacpo_fast import config_file
 from hacpo_fast.command_line import exit_status
 from hacpo_fast.config import Config, TaskConfig
 from hacpo_fast.errors import UserError
+from hacpo_fast.run.place import check_new_folder
+from hacpo_fast.run.text import message
+from hacpo_fast.sources import check_sources
 from hacpo_fast.tasks.benchmarks import BENCHMARKS
 from hacpo_fast.tasks.names import instead_of
 
@@ -67,6 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def run() -> int:
         config, tasks = read(models, overrides, chosen.config, chosen.benchmark)
+        check_new_folder("--output", folder)
+        for note in check_sources(tasks.values(), config.agents):
+            print(message(note))
+        # Only now, for it takes ten times as long as all of the above.
         from hacpo_fast.evaluation import evaluate
 
         evaluate(config, tasks, folder)

@@ -24,7 +24,7 @@ from hacpo_fast.non_finite import check_weights
 from hacpo_fast.policy.policy import Policy
 from hacpo_fast.preparation import choose_device
 from hacpo_fast.reward_watch import RewardWatch
-from hacpo_fast.run.evaluation_output import EvaluationOutput, Scores, check_folder, print_scores, summarise
+from hacpo_fast.run.evaluation_output import EvaluationOutput, Scores, print_scores, summarise
 from hacpo_fast.run.seeds import Purpose, derive
 from hacpo_fast.run.text import message, printable
 from hacpo_fast.tasks import Problem, Problems, RewardPool, check_reward, load_problems, resolve_reward, split_held_out
@@ -48,11 +48,10 @@ class Sitting(NamedTuple):
 def evaluate(config: Config, tasks: Mapping[str, TaskConfig], folder: Path) -> Scores:
     """Scores every agent of `config` on every task: prints tables, and writes all there is to the new `folder`.
 
-    Raises UserError, before any weights are loaded, where data, models, rewards or the folder are not right.
+    Raises UserError, before any weights are loaded, where data, models or rewards are not right.
     """
     transformers_logging.disable_progress_bar()
     console = Console()
-    check_folder(folder)
     device = choose_device(config.run.device)
     with ExitStack() as stack:
         with console.status("reading data and tokenizers, trying the rewards"):

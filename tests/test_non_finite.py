@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from hacpo_fast import evaluate, replay
+from hacpo_fast import evaluate, replay, replayed
 from hacpo_fast.errors import UserError
 from hacpo_fast.policy.optimizer import MasterAdamW
 from hacpo_fast.replay_file import load_replay
@@ -107,7 +107,7 @@ def test_too_many_in_a_row_stop_the_run_also_across_a_resume(settings, models, t
     assert runs.same_weights(load_file(file.parent / "ada" / "model.safetensors"), runs.weights_of(models["ada"]))
 
     saved = load_replay(file)
-    result = replay.replay(saved, torch.device("cpu"))
+    result = replayed.replay(saved, torch.device("cpu"))
     (sick_row,) = np.flatnonzero(np.isnan(saved.batch.source_mean_logprobs))
     assert saved.batch.from_self[sick_row]
     assert [row.row for row in result.rows if not row.finite] == [sick_row] and len(result.rows) > 1
@@ -140,7 +140,7 @@ def test_a_replay_makes_the_same_update(settings, tmp_path, monkeypatch, changes
         config = settings(training__max_skipped_updates=1, run__steps=1, **changes)
         with pytest.raises(UserError, match="1 updates in a row"):
             run(config, Place(tmp_path / "run"))
-    result = replay.replay(load_replay(tmp_path / "run" / "replay-step-1-ada"), torch.device("cpu"))
+    result = replayed.replay(load_replay(tmp_path / "run" / "replay-step-1-ada"), torch.device("cpu"))
     assert result.update.status == "applied" and [result.update.norm] == norms
     assert result.update.norm > 0 and all(row.finite for row in result.rows)
 

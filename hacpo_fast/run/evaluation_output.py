@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 
 from hacpo_fast.config import Config, TaskConfig
-from hacpo_fast.errors import UserError
 from hacpo_fast.run.jsonl import JsonlWriter
 from hacpo_fast.run.metrics import summarise_samples
 from hacpo_fast.validation import Answered
@@ -22,15 +20,6 @@ Scores = dict[str, dict[str, dict[str, dict[str, float]]]]
 """By task, by agent, by name of the sampling settings, by metric."""
 
 RESPONSES, SCORES, SETTINGS = "responses.jsonl", "scores.json", "settings.yaml"
-
-
-def check_folder(folder: Path) -> None:
-    """Raises UserError where the folder exists or cannot be made."""
-    if folder.exists():
-        raise UserError(f"--output: {folder} exists, and nothing is overwritten; choose another folder")
-    parent = next(parent for parent in folder.absolute().parents if parent.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise UserError(f"--output: {parent} is not a folder that can be written to; choose another one")
 
 
 class EvaluationOutput:

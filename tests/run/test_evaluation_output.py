@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from hacpo_fast.errors import UserError
 from hacpo_fast.rollouts.records import Rollout
-from hacpo_fast.run.evaluation_output import check_folder, print_scores, summarise
+from hacpo_fast.run.evaluation_output import print_scores, summarise
 from hacpo_fast.tasks import Problem, RewardResult
 from hacpo_fast.validation import Answered
 
@@ -47,12 +46,3 @@ def test_the_last_table_has_each_tasks_own_metric_and_their_mean():
         ["aime2025", "best@30", "0.750", "0.125"],
         ["mean", "0.500", "0.312"],
     ]
-
-
-def test_folders_that_cannot_be_the_output(tmp_path):
-    check_folder(tmp_path / "new/deep")
-    with pytest.raises(UserError, match="exists, and nothing is overwritten"):
-        check_folder(tmp_path)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="is not a folder that can be written to"):
-        check_folder(tmp_path / "file" / "x")
