@@ -20,6 +20,10 @@ from hacpo_fast.errors import UserError
 NAME = "<name>"  # stands for a name that the user gives: of an agent, of a way to sample
 
 
+PLAN = frozenset(("pairs", "methods", "warm_starts"))
+"""Keys of hacpo_fast.compare.plan.Plan that no settings have."""
+
+
 class Setting(NamedTuple):
     key: str
     type: str
@@ -93,10 +97,15 @@ def validate(plain: Any, where: str = "settings") -> Config:
         plain = {**plain, "agents": {name: agent for name, agent in plain["agents"].items() if agent is not None}}
     if isinstance(plain, dict):
         plain = merged(_preset(plain), plain)
+        if PLAN & plain.keys():
+            raise UserError(
+                f"{where}: this looks like the plan of a comparison, for python -m hacpo_fast.compare {where}; the "
+                "settings of a run have sections such as task: and agents:"
+            )
     try:
         return Config.model_validate(plain)
     except ValidationError as error:
-        lines = [f"  {_explain(item)}" for item in error.errors()]
+        lines = [f"  {_explain(item)}{_nearest_agent(item['loc'], plain)}" for item in error.errors()]
         raise UserError("\n".join([f"{where}: {len(lines)} setting(s) to mend", *lines])) from None
 
 
@@ -215,6 +224,17 @@ def _nearest_key(loc: tuple) -> str:
     for name in names:
         near[0] = near[0].replace(NAME, name, 1)
     return f"; did you mean {near[0]}?"
+
+
+def _nearest_agent(loc: tuple, plain: dict[str, Any]) -> str:
+    """For an agent without a model, which a misspelt name makes (agents.smal.lr=1e-5): those that have one."""
+    if len(loc) != 3 or (loc[0], loc[2]) != ("agents", "model"):
+        return ""
+    known = [str(name) for name, agent in plain["agents"].items() if isinstance(agent, dict) and agent.get("model")]
+    if not known:
+        return ""
+    near = difflib.get_close_matches(str(loc[1]), known, n=1, cutoff=0.5)
+    return f"; did you mean agents.{near[0]}?" if near else f"; agents with a model are {', '.join(known)}"
 
 
 def _generic(loc: tuple) -> list[str]:

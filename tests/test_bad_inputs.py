@@ -93,6 +93,11 @@ SETTINGS = {
     "agent as a path": ({"agents": {"ada": "m"}}, None, "agents.ada: Input should be a mapping of settings, not 'm'"),
     "no agents": ({"agents": {}}, None, "agents: name at least one agent"),
     "agent without model": ({"agents": {"ada": {}}}, None, "agents.ada.model: required but missing (Folder or hub"),
+    "agent misspelt": (
+        {"agents.add.lr": 1e-5}, None, "causal language model); did you mean agents.ada?",
+    ),
+    "agent of another name": ({"agents.x.lr": 1e-5}, None, "agents with a model are ada"),
+    "plan of a comparison": ({"pairs": {}, "methods": {}}, None, "looks like the plan of a comparison"),
     "agent name with a path": ({"agents": {"../x": {"model": "m"}}}, None, "agent name '../x': use letters, digits"),
     "agent name of control characters": ({"agents": {"a\x1b[2J": {"model": "m"}}}, None, r"agent name 'a\x1b[2J'"),
     "one agent twice": (

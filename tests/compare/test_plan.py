@@ -84,7 +84,12 @@ def test_pairs_of_one_task_share_the_skill_and_not_the_habits():
         ({"methods": {"hacpo": ["algorithm.prset=x"]}}, "did you mean algorithm.preset"),
         ({"pairs": {"p": {"task": "sums", "habits": {}}}}, "'sums' is not one of chain_sum, products"),
         ({"pairs": {"p": {"task": "products", "habits": {"alice": [0, 0]}}}}, "give those of alice and bob"),
-        ({"seed": [1]}, "seed: Extra inputs"),
+        ({"pairs": {"p": {"tasks": "sums"}}}, r"pairs.p.tasks: no such setting; did you mean 'task'\?"),
+        (
+            {"agents": {"a": {"model": "m"}}},
+            "look like the settings of one run, for python -m hacpo_fast.train .*p",
+        ),
+        ({"seed": [1]}, r"seed: no such setting; did you mean 'seeds'\?"),
     ],
 )
 def test_a_wrong_plan_is_named(tmp_path, change, said):
