@@ -114,6 +114,11 @@ class Place:
         sweep(saved)
         if self.checkpoint is None:
             self.checkpoint = checkpoints.newest(saved, self.notes.append)
+        elif not self.checkpoint.exists():
+            raise UserError(
+                f"run.resume: {self.checkpoint} is gone by now: another process has been at work in the folder and "
+                "removed older checkpoints (run.keep_checkpoints); run.resume=auto takes the latest one"
+            )
         elif reason := damage(self.checkpoint):
             raise UserError(
                 f"run.resume: {self.checkpoint} is damaged ({reason}); run.resume=auto takes the latest whole one"
