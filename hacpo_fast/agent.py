@@ -79,7 +79,7 @@ def read_card(name: str, settings: AgentConfig) -> ModelCard:
             f"agents.{name}: the tokenizer has token {largest}, but the model's vocabulary ends at {room - 1}; "
             "they do not belong together"
         )
-    codec = Codec(tokenizer, _end_ids(settings, model_config, tokenizer), settings)
+    codec = Codec(tokenizer, _end_ids(name, settings, model_config, tokenizer), settings)
     return ModelCard(name, settings, model_config, codec, (f"agents.{name}: {note}",) if note else ())
 
 
@@ -89,7 +89,7 @@ def _unreadable(name: str, settings: AgentConfig, setting: str, place: str, erro
             f"agents.{name}.{setting}: '{place}' comes with Python code of its own, which is run only if "
             f"agents.{name}.trust_remote_code is true; read that code first"
         )
-    reason = str(error).strip().splitlines()[0][:500] if str(error).strip() else type(error).__name__
+    reason = " ".join(str(error).split())[:300] or type(error).__name__
     what = "model with a tokenizer" if setting == "model" else "tokenizer"
     return UserError(
         f"agents.{name}.{setting}: no {what} at '{place}' ({reason}); give a folder that "
@@ -98,13 +98,18 @@ def _unreadable(name: str, settings: AgentConfig, setting: str, place: str, erro
     )
 
 
-def _end_ids(settings: AgentConfig, model_config: PretrainedConfig, tokenizer) -> set[int]:
+def _end_ids(name: str, settings: AgentConfig, model_config: PretrainedConfig, tokenizer) -> set[int]:
     try:
         named = GenerationConfig.from_pretrained(settings.model, revision=settings.revision).eos_token_id
     except OSError:  # the file is optional
         named = model_config.get_text_config().eos_token_id
-    ends = set(named) if isinstance(named, (list, tuple)) else {named}
-    return (ends | {tokenizer.eos_token_id}) - {None}
+    ends = [*named, tokenizer.eos_token_id] if isinstance(named, (list, tuple)) else [named, tokenizer.eos_token_id]
+    if wrong := [end for end in ends if not isinstance(end, int | None)]:
+        raise UserError(
+            f"agents.{name}.model: {settings.model} names the end token {wrong[0]!r}, which is no token's number; mend "
+            "eos_token_id in its generation_config.json"
+        )
+    return {*ends} - {None}
 
 
 class Agent:

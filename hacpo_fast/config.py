@@ -364,7 +364,7 @@ class TrainingConfig(Section):
 
 class SamplingConfig(Section):
     temperature: NonNegative = Field(0.0, le=100, description="0: greedy")
-    top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="Nucleus sampling; 1: off")
+    top_p: Annotated[float, Field(ge=1e-6, le=1)] = Field(1.0, description="Nucleus sampling; 1: off")
     top_k: CountFromZero = Field(0, description="Only the k most likely tokens; 0: all")
     samples: Samples = Field(1, description="k: responses per problem, for avg@k, pass@k and best@k")
 

@@ -22,6 +22,8 @@ from hacpo_fast.tasks.names import instead_of
 
 MAX_RESPONSE_TOKENS = 8196  # of benchmarks, as the paper's Appendix A says
 
+SETTING = rf"([a-z_]+\.[\w.-]+|{'|'.join(Config.model_fields)})="  # any other = belongs to the name of a model
+
 EPILOG = f"""\
 benchmarks: {", ".join(BENCHMARKS)}; all stands for these seven.
 SOURCE is a file (.jsonl, .json, .csv, .parquet) or folder in the form in which the benchmark is published, or a name on
@@ -64,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--config", metavar="FILE", help="YAML file with the task, for example configs/quickstart.yaml")
     parser.add_argument("--output", metavar="FOLDER", help="new folder for all results; runs/evaluate-<date>-<time>")
     chosen = parser.parse_intermixed_args(arguments)
-    overrides = [word for word in chosen.models if re.match(r"[a-z_]+\.[\w.-]+=", word)]
+    overrides = [word for word in chosen.models if re.match(SETTING, word)]
     models = [word for word in chosen.models if word not in overrides]
     folder = Path(chosen.output or time.strftime("runs/evaluate-%Y%m%d-%H%M%S"))
 
@@ -87,6 +89,7 @@ def read(
 ) -> tuple[Config, dict[str, TaskConfig]]:
     """The settings, with an agent for every model, and the tasks to score them on, by name. Raises UserError."""
     plain = config_file.read(config, overrides)
+    _check_mappings(plain, config or "settings")
     if not benchmarks:
         checked = _with_agents(plain, models, config)
         task = checked.validation.task or checked.task
@@ -102,6 +105,16 @@ def read(
     tree = {**plain, "rollout": rollout, "validation": validation, "task": next(iter(tasks.values()))}
     checked = _with_agents(tree, models, config)
     return checked, {name: checked.task.model_validate(task) for name, task in tasks.items()}
+
+
+def _check_mappings(plain: dict[str, Any], where: str) -> None:
+    """What this module takes apart before `config_file.validate` can look at it must be mappings."""
+    agents = plain.get("agents")
+    parts = {name: plain.get(name) for name in ("task", "rollout", "validation", "agents")}
+    parts |= {f"agents.{name}": agent for name, agent in agents.items()} if isinstance(agents, dict) else {}
+    for name, part in parts.items():
+        if part is not None and not isinstance(part, dict):
+            raise UserError(f"{where}: {name}: Input should be a mapping of settings, not {part!r}")
 
 
 def _benchmarks(plain: dict[str, Any], wanted: Sequence[str]) -> dict[str, dict[str, Any]]:

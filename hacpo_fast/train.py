@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _train(path: str, overrides: Sequence[str], dry_run: bool) -> int:
     config = config_file.load(path, overrides)
-    return run(config, Place.choose(config, f"{Path(path).stem}-{config.algorithm.name}"), dry_run)
+    return run(config, Place.choose(config, f"{Path(path).stem[:100]}-{config.algorithm.name}"), dry_run)
 
 
 def run(config: Config, place: Place, dry_run: bool = False) -> int:

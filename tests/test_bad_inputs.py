@@ -104,6 +104,7 @@ SETTINGS = {
         {"agents": {"ada": {"model": "m"}, "Ada": {"model": "m"}}}, None, "two differ by upper and lower case alone",
     ),
     "sampling name": ({"validation.sampling": {"a/b": {}}}, None, "name 'a/b': use letters, digits"),
+    "next to no nucleus": ({"validation.sampling": {"x": {"top_p": 1e-300}}}, None, "x.top_p: Input should be greater"),
     "no way to sample": ({"validation.sampling": {}}, None, "validation.sampling: name at least one way to sample"),
     "no steps": ({"run.steps": 0}, None, "run.steps: Input should be greater than or equal to 1, not 0"),
     "infinite time": ({"task.reward_timeout": float("inf")}, None, "task.reward_timeout: Input should be a finite"),
@@ -137,6 +138,11 @@ SETTINGS = {
 PLACES = {
     "device": ({"run.device": "cuda:63"}, None, "run.device: cuda:63 is not there"),
     "output exists": ({"run.output": "DIR"}, None, "exists, and nothing is overwritten"),
+    "output is a broken link": (
+        {"run.output": "DIR/link"},
+        lambda folder: (folder / "link").symlink_to("nowhere"),
+        "link exists, and nothing is",
+    ),
     "output below a file": ({"run.output": "DIR/data.jsonl/run"}, jsonl(ROWS), "is not a folder that can be written"),
     "no checkpoint": ({"run.resume": "DIR/step-3"}, None, "run.resume: there is no checkpoint"),
 }
@@ -151,6 +157,11 @@ TASKS = {
     "not an object": (DATA, raw(b"[1]\n"), "data.jsonl, line 1: a list; every line must be an object"),
     "not UTF-8": (DATA, raw(b'{"prompt": "\xff"}\n'), "data.jsonl, line 1: not UTF-8"),
     "endless nesting": (DATA, raw(b"[" * 200_000), "data.jsonl, line 1: not JSON"),
+    "endless nesting, .json": ({"task.name": "DIR/x.json"}, raw(b"[" * 200_000, "x.json"), "x.json: not JSON (br"),
+    "5000 digits in data": (DATA, raw(b'{"prompt": ' + b"9" * 5000 + b"}"), "line 1: not JSON that can be read"),
+    "5000 digits, .json": ({"task.name": "DIR/x.json"}, raw(b"[" + b"9" * 5000, "x.json"), "x.json: not JSON that can"),
+    "a folder called .jsonl": (DATA, lambda folder: (folder / "data.jsonl").mkdir(), "data.jsonl: a folder or device"),
+    "all held out": ({"task.holdout": 1, "validation.every": 1}, None, "or lower it, or task.holdout=1"),
     "wrong column": (DATA, jsonl([{"question": "a", "answer": "b"}]), "line 1: no field {prompt} for the template"),
     "no answer": (DATA, jsonl([{"prompt": "a", "anwser": "b"}]), "no field 'answer' (task.answer); did you mean 'anws"),
     "null answer": (DATA, jsonl([{"prompt": "a", "answer": None}]), "the field 'answer' (task.answer) is null"),
@@ -205,6 +216,8 @@ AGENTS = {
     ),
     "another tokenizer": (BAD, large_tokenizer, "but the model's vocabulary ends at 262; they do not belong together"),
     "no end token": (BAD, no_end_token, "neither the tokenizer nor the generation config names an end token"),
+    "end token as text": (BAD, model(generation_config_json={"eos_token_id": "</s>"}), "'</s>', which is no token's"),
+    "no number of tokens": (BAD, model(config_json={"vocab_size": "many"}), "error for field 'vocab_size': "),
     "chat without template": ({"agents.ada.prompt_format": "chat"}, None, "the tokenizer has no chat template"),
     "torn chat template": (BAD, chat_template("{% for m in messages %}"), "its chat template cannot write"),
     "chat template that refuses": (

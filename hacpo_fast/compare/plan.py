@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from hacpo_fast import config_file
 from hacpo_fast.config import Config, Count, Section, Seed, Share
@@ -48,6 +49,14 @@ class Plan(Section):
     settings: dict[str, Any] = Field(description="Sections as in a training config, without agents")
     pairs: dict[str, Pair] = Field(min_length=1)
     methods: dict[str, list[str]] = Field(min_length=1, description="By name: settings as on the command line")
+
+    @field_validator("pairs", "methods")
+    @classmethod
+    def _names(cls, named: dict[str, Any]) -> dict[str, Any]:
+        for name in named:
+            if not re.fullmatch(r"[\w .+-]{1,80}", name):
+                raise ValueError(f"name '{name}': use letters, digits, spaces and . + - _ (it names files)")
+        return named
 
     @model_validator(mode="after")
     def _reference_is_there(self) -> Plan:

@@ -11,14 +11,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from hacpo_fast.compare.cell import read_cell
 from hacpo_fast.compare.statistics import Estimate, estimate, paired
+from hacpo_fast.errors import UserError
 
 Row = dict[str, Any]
 """One pair and method: `Estimate`s and numbers by column."""
 
 
 def read_cells(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    """Results of all cells in a folder; damaged files count as not there."""
+    return [result for path in sorted(folder.glob("*.json")) if (result := read_cell(path)) is not None]
 
 
 def rows(results: Iterable[dict[str, Any]], pairs: Sequence[str], methods: Sequence[str], reference: str) -> list[Row]:
@@ -123,10 +126,12 @@ def write(folder: Path, table: Sequence[Row], reference: str) -> str:
 
 def replace_in(document: Path, name: str, text: str) -> None:
     """Puts `text` between the lines `<!-- NAME -->` and `<!-- end of NAME -->` of a document."""
+    if not document.is_file():
+        raise UserError(f"--into: there is no document {document}")
     before, begin, rest = document.read_text().partition(f"<!-- {name} -->\n")
     _, end, after = rest.partition(f"<!-- end of {name} -->")
     if not begin or not end:
-        raise ValueError(f"{document} has no lines <!-- {name} --> and <!-- end of {name} -->")
+        raise UserError(f"--into: {document} has no lines <!-- {name} --> and <!-- end of {name} -->")
     document.write_text(before + begin + text + end + after)
 
 

@@ -82,10 +82,14 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError as error:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
             if number < len(lines):
-                raise UserError(f"{path}, line {number}: not JSON ({error.msg})") from error
+                raise UserError(f"{path}, line {number}: not JSON ({error})") from error
+            continue
+        if not isinstance(record, dict):
+            raise UserError(f"{path}, line {number}: a {type(record).__name__}, no record")
+        records.append(record)
     return records
 
 

@@ -131,7 +131,7 @@ class Place:
 
 def check_new_folder(setting: str, folder: Path, otherwise: str = "") -> None:
     """Raises UserError where the folder of a setting exists or cannot be made. otherwise: what else there is to do."""
-    if folder.exists():
+    if folder.exists() or folder.is_symlink():
         more = f", {otherwise}" if otherwise else ""
         raise UserError(f"{setting}: {folder} exists, and nothing is overwritten; choose another folder{more}")
     _check_writable(setting, folder)

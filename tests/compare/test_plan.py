@@ -60,13 +60,14 @@ def test_what_is_evaluated_was_never_seen(pair):
 def test_a_cell_is_finished_for_its_own_settings_only(tmp_path):
     cell = cells(CONFIGS / "cpu.yaml")[0]
     assert not is_finished(cell, tmp_path)
-    (tmp_path / cell.file).write_text(json.dumps({"made_from": cell.made_from}))
+    result = {"pair": cell.pair, "method": cell.method, "seed": cell.seed, "made_from": cell.made_from}
+    (tmp_path / cell.file).write_text(json.dumps(result))
     assert is_finished(cell, tmp_path)
     moved = Plan.load(CONFIGS / "cpu.yaml").cells(Path("other/agents"))[0]
     assert is_finished(moved, tmp_path)
     for changes in ({"seeds": [9]}, {"warm_starts": [9]}, {"habit_steps": 3}, {"skill_steps": 3}):
         other = cells(CONFIGS / "cpu.yaml", **changes)[0]
-        (tmp_path / other.file).write_text(json.dumps({"made_from": cell.made_from}))
+        (tmp_path / other.file).write_text(json.dumps(result))
         assert not is_finished(other, tmp_path)
 
 

@@ -4,6 +4,7 @@ import io
 import pytest
 
 from hacpo_fast.compare import table
+from hacpo_fast.errors import UserError
 
 
 def result(pair, method, seed, alice, bob, live=(None, None), reward=0.5):
@@ -79,5 +80,5 @@ def test_a_table_takes_its_place_in_a_document(tmp_path):
     assert document.read_text() == (
         "a\n<!-- cpu -->\nnew\n<!-- end of cpu -->\nb\n<!-- study -->\n<!-- end of study -->\n"
     )
-    with pytest.raises(ValueError, match="confirm"):
+    with pytest.raises(UserError, match="confirm"):
         table.replace_in(document, "confirm", "x")
