@@ -14,8 +14,9 @@ from pydantic_core import PydanticUndefined
 
 from hacpo_fast import yaml_text
 from hacpo_fast.algorithm import presets
-from hacpo_fast.config import Config, Section, no_path
+from hacpo_fast.config import Config, Section
 from hacpo_fast.errors import UserError
+from hacpo_fast.limits import no_path
 
 NAME = "<name>"  # stands for a name that the user gives: of an agent, of a way to sample
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hacpo_fast.command_line import exit_status
-from hacpo_fast.config import known_device
 from hacpo_fast.errors import UserError
+from hacpo_fast.limits import known_device
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

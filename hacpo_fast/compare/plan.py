@@ -12,10 +12,11 @@ from typing import Any
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from hacpo_fast import config_file
-from hacpo_fast.config import Config, Count, Section, Seed, Share
+from hacpo_fast.config import Config, Section
 from hacpo_fast.demo.recipe import AGENTS, AgentRecipe
 from hacpo_fast.demo.worked import TASKS, Habits
 from hacpo_fast.errors import UserError
+from hacpo_fast.limits import Count, Seed, Share
 from hacpo_fast.tasks.names import instead_of
 
 
