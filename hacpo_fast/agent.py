@@ -16,6 +16,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, GenerationConf
 from hacpo_fast.algorithm.cross_bound import CrossBound
 from hacpo_fast.config import AgentConfig, Config
 from hacpo_fast.errors import UserError
+from hacpo_fast.non_finite import check_weights
 from hacpo_fast.policy.fused_layers import fuse_layers
 from hacpo_fast.policy.optimizer import MasterAdamW
 from hacpo_fast.policy.optimizer_state import Offloaded, Resident
@@ -26,6 +27,7 @@ from hacpo_fast.rollouts.records import Rollout, record_rollouts
 from hacpo_fast.rollouts.tokenizer import load_tokenizer
 from hacpo_fast.run.phases import timed
 from hacpo_fast.screening import ClipHistory
+from hacpo_fast.sources import check_folders
 from hacpo_fast.tasks.problems import Problem
 
 OPTIMIZER_FILE = "optimizer.safetensors"
@@ -54,9 +56,7 @@ class ModelCard:
 
 def read_card(name: str, settings: AgentConfig) -> ModelCard:
     """Configuration and tokenizer of a model folder or hub name. Raises UserError naming the agent."""
-    _check_folder(f"agents.{name}.model", settings.model, weights=True)
-    if settings.tokenizer:
-        _check_folder(f"agents.{name}.tokenizer", settings.tokenizer)
+    check_folders(name, settings)
     origin = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
     place = settings.tokenizer or settings.model
     # Other libraries raise errors of a dozen types, some of them bare: a file may hold anything.
@@ -79,7 +79,7 @@ def read_card(name: str, settings: AgentConfig) -> ModelCard:
             f"agents.{name}: the tokenizer has token {largest}, but the model's vocabulary ends at {room - 1}; "
             "they do not belong together"
         )
-    codec = Codec(tokenizer, _end_ids(settings, model_config, tokenizer), settings)
+    codec = Codec(tokenizer, _end_ids(name, settings, model_config, tokenizer), settings)
     return ModelCard(name, settings, model_config, codec, (f"agents.{name}: {note}",) if note else ())
 
 
@@ -89,7 +89,7 @@ def _unreadable(name: str, settings: AgentConfig, setting: str, place: str, erro
             f"agents.{name}.{setting}: '{place}' comes with Python code of its own, which is run only if "
             f"agents.{name}.trust_remote_code is true; read that code first"
         )
-    reason = str(error).strip().splitlines()[0][:500] if str(error).strip() else type(error).__name__
+    reason = " ".join(str(error).split())[:300] or type(error).__name__
     what = "model with a tokenizer" if setting == "model" else "tokenizer"
     return UserError(
         f"agents.{name}.{setting}: no {what} at '{place}' ({reason}); give a folder that "
@@ -98,29 +98,18 @@ def _unreadable(name: str, settings: AgentConfig, setting: str, place: str, erro
     )
 
 
-def _check_folder(setting: str, place: str, weights: bool = False) -> None:
-    """Weights must be safetensors; what is no folder but lies beside others is no name of the hub either."""
-    folder = Path(place).expanduser()
-    if folder.is_dir():
-        if weights and not any(folder.glob("*.safetensors")):
-            raise UserError(
-                f"{setting}: {folder} has no *.safetensors; weights in other formats are not loaded, convert "
-                "them with save_pretrained"
-            )
-    elif folder.is_absolute() or (len(folder.parts) > 1 and folder.parent.is_dir()):
-        there = sorted(path.name for path in folder.parent.glob("*/") if (path / "config.json").exists())
-        raise UserError(
-            f"{setting}: there is no folder {folder}" + (f"; {folder.parent} has {', '.join(there)}" if there else "")
-        )
-
-
-def _end_ids(settings: AgentConfig, model_config: PretrainedConfig, tokenizer) -> set[int]:
+def _end_ids(name: str, settings: AgentConfig, model_config: PretrainedConfig, tokenizer) -> set[int]:
     try:
         named = GenerationConfig.from_pretrained(settings.model, revision=settings.revision).eos_token_id
     except OSError:  # the file is optional
         named = model_config.get_text_config().eos_token_id
-    ends = set(named) if isinstance(named, (list, tuple)) else {named}
-    return (ends | {tokenizer.eos_token_id}) - {None}
+    ends = [*named, tokenizer.eos_token_id] if isinstance(named, (list, tuple)) else [named, tokenizer.eos_token_id]
+    if wrong := [end for end in ends if not isinstance(end, int | None)]:
+        raise UserError(
+            f"agents.{name}.model: {settings.model} names the end token {wrong[0]!r}, which is no token's number; mend "
+            "eos_token_id in its generation_config.json"
+        )
+    return {*ends} - {None}
 
 
 class Agent:
@@ -154,6 +143,7 @@ class Agent:
 
         weights = str(checkpoint) if checkpoint else settings.model
         self.policy = load(weights, gradient_checkpointing=config.training.gradient_checkpointing)
+        check_weights(self.name, weights, self.policy.model)  # before what compares numbers: NaN equals nothing
         self.layers = fuse_layers(self.policy, config.training.layers)
         self.policy.verify()
         self.notes = self._share_prompts(config.training.share_prompts)  # for the user

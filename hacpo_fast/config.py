@@ -13,17 +13,24 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from hacpo_fast.algorithm.presets import PRESETS
+from hacpo_fast.limits import (
+    MOST_RESPONSES,
+    NAME,
+    BelowOne,
+    Count,
+    CountFromZero,
+    GiB,
+    NonNegative,
+    PathText,
+    Positive,
+    Processes,
+    Samples,
+    Seed,
+    Share,
+    Temperature,
+    known_device,
+)
 from hacpo_fast.tasks.names import instead_of
-
-Share = Annotated[float, Field(ge=0, le=1)]
-BelowOne = Annotated[float, Field(ge=0, lt=1)]
-Positive = Annotated[float, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
-
-
-NAME = r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}"
-"""What names of agents and of ways to sample look like: they become names of folders and of curves."""
 
 
 class Section(BaseModel):
@@ -33,20 +40,20 @@ class Section(BaseModel):
 
 
 class RunConfig(Section):
-    output: str | None = Field(
+    output: PathText | None = Field(
         None, description="Folder of the run; empty: runs/<config>-<algorithm>-<date>-<time>. Must not exist"
     )
-    seed: int = Field(0, ge=0, description="Fixes data order, sampling and mini-batches on a given machine")
+    seed: Seed = Field(0, description="Fixes data order, sampling and mini-batches on a given machine")
     steps: Count | None = Field(None, description="Training steps; empty: one pass over the training problems")
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
-    threads: Count | None = Field(None, description="CPU threads of torch; empty: torch's own choice")
-    resume: str = Field(
+    threads: Processes | None = Field(None, description="CPU threads of torch; empty: torch's own choice")
+    resume: PathText = Field(
         "none",
         description="auto: go on with run.output, or the last run of this config, from its newest whole checkpoint; "
         "the path of a checkpoint; or none",
     )
-    save_every: int = Field(
-        25, ge=0, description="Steps between checkpoints (0: none, the agents are saved at the end)"
+    save_every: CountFromZero = Field(
+        25, description="Steps between checkpoints (0: none, the agents are saved at the end)"
     )
     keep_checkpoints: Count = Field(2, description="Older checkpoints are removed")
     keep_best: str | None = Field(
@@ -54,8 +61,8 @@ class RunConfig(Section):
         description="Validation score whose best checkpoint stays and is linked as `best`: greedy/accuracy is the mean "
         "over the agents, alice/greedy/accuracy that of one; empty: off",
     )
-    save_rollouts: int = Field(4, ge=0, description="Responses per agent and step written to rollouts.jsonl")
-    show_rollouts: int = Field(0, ge=0, description="Responses per agent and step printed in the terminal")
+    save_rollouts: CountFromZero = Field(4, description="Responses per agent and step written to rollouts.jsonl")
+    show_rollouts: CountFromZero = Field(0, description="Responses per agent and step printed in the terminal")
     profile_steps: list[Count] = Field(
         [], description="Steps, e.g. [2, 3], whose trace and top operators are written to profile/ in the run's folder"
     )
@@ -65,9 +72,7 @@ class RunConfig(Section):
     @field_validator("device")
     @classmethod
     def _known_device(cls, device: str) -> str:
-        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
-            raise ValueError(f"'{device}' is not a device; use auto, cpu, cuda or cuda:N")
-        return device
+        return known_device(device)
 
 
 class TaskConfig(Section):
@@ -75,15 +80,19 @@ class TaskConfig(Section):
         description="Source of problems: a reasoning-gym generator, a JSONL, JSON, CSV or Parquet file, a data set of "
         "the hub, a benchmark of mathematics"
     )
-    name: str = Field(
+    name: PathText = Field(
         min_length=1,
         description="Generator (chain_sum), path (problems.jsonl), hub name (user/data) or benchmark (math500, math, "
         "gsm8k, aime2025, amc23, minerva, olympiadbench)",
     )
-    source: str | None = Field(None, description="benchmark: its file, folder or hub name; empty: where the hub has it")
+    source: PathText | None = Field(
+        None, description="benchmark: its file, folder or hub name; empty: where the hub has it"
+    )
     params: dict[str, Any] = Field({}, description="reasoning_gym: the generator's own parameters")
-    size: Count = Field(4000, description="reasoning_gym: problems to generate (repeated ones are dropped)")
-    seed: int = Field(0, ge=0, description="reasoning_gym: seed of the generator")
+    size: Count = Field(
+        4000, le=10_000_000, description="reasoning_gym: problems to generate (repeated ones are dropped)"
+    )
+    seed: Seed = Field(0, description="reasoning_gym: seed of the generator")
     subset: str | None = Field(None, description="hub, benchmark: configuration of the data set")
     split: str | None = Field(
         None, description="hub, benchmark: split of the data set; empty: train, and test of a benchmark"
@@ -100,7 +109,7 @@ class TaskConfig(Section):
     system_prompt: str | None = Field(
         None, description="Put before conversations that have no system message of their own"
     )
-    reward: str | None = Field(
+    reward: PathText | None = Field(
         None,
         description="reasoning_gym, math, exact, numeric, regex, or your own as module:function or file.py:function; "
         "empty: reasoning_gym for that kind, math otherwise",
@@ -111,17 +120,19 @@ class TaskConfig(Section):
         description="When a check fails (exception, no finite number, too slow, crash). zero: the response gets 0; "
         "drop_group: nobody learns from the responses to that prompt, in validation it gets 0; stop: the run ends",
     )
-    reward_timeout: Positive = Field(10.0, description="Seconds that one check may take before it has failed")
-    reward_memory_gb: Positive | None = Field(
+    reward_timeout: Positive = Field(
+        10.0, le=86_400, description="Seconds that one check may take before it has failed"
+    )
+    reward_memory_gb: GiB | None = Field(
         4.0, description="GiB that checks may allocate beyond what loading the reward took; empty: no limit"
     )
-    reward_workers: Count = Field(2, description="Processes that check answers")
+    reward_workers: Processes = Field(2, description="Processes that check answers")
     holdout: Share = Field(0.2, description="Share of problems held out for validation, chosen by a hash of their text")
 
 
 class AgentConfig(Section):
-    model: str = Field(min_length=1, description="Folder or hub name of a causal language model")
-    tokenizer: str | None = Field(None, description="Folder or hub name of its tokenizer; empty: the model's")
+    model: PathText = Field(min_length=1, description="Folder or hub name of a causal language model")
+    tokenizer: PathText | None = Field(None, description="Folder or hub name of its tokenizer; empty: the model's")
     revision: str | None = Field(None, description="Revision on the hub")
     trust_remote_code: bool = Field(False, description="Run Python code that ships with the model")
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
@@ -134,10 +145,10 @@ class AgentConfig(Section):
     chat_template_options: dict[str, Any] = Field(
         {}, description="Variables of the chat template, e.g. enable_thinking"
     )
-    temperature: Positive | None = Field(None, description="Sampling temperature; empty: rollout.temperature")
+    temperature: Temperature | None = Field(None, description="Sampling temperature; empty: rollout.temperature")
     max_response_tokens: Count | None = Field(None, description="Empty: rollout.max_response_tokens")
     lr: Positive | None = Field(None, description="Learning rate; empty: training.lr")
-    kv_cache_gb: Positive | None = Field(None, description="vLLM: GiB of the KV cache; empty: rollout.kv_cache_gb")
+    kv_cache_gb: GiB | None = Field(None, description="vLLM: GiB of the KV cache; empty: rollout.kv_cache_gb")
 
     @field_validator("model", "tokenizer")
     @classmethod
@@ -164,15 +175,15 @@ class RolloutConfig(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="vLLM: of the engine's weights; auto: the agent's"
     )
-    kv_cache_gb: Positive | None = Field(
+    kv_cache_gb: GiB | None = Field(
         None,
         description="vLLM: GiB of each agent's KV cache; empty: what batch_sequences need, or a share of what is left",
     )
     prompts_per_step: Count = Field(128, description="Prompts that all agents answer in one step")
-    samples_per_prompt: Count = Field(
+    samples_per_prompt: Samples = Field(
         8, description="G: responses of one agent to one prompt (gspo_x2 takes twice as many)"
     )
-    temperature: Positive = Field(1.0, description="Of sampling; all log-probs are taken at it")
+    temperature: Temperature = Field(1.0, description="Of sampling; all log-probs are taken at it")
     max_prompt_tokens: Count = Field(1024, description="Problems with a longer prompt for any agent are left out")
     max_response_tokens: Count = Field(4096, description="A response is cut there")
     batch_sequences: Count = Field(256, description="Sequences that an engine samples at once")
@@ -241,7 +252,9 @@ class AlgorithmConfig(Section):
         0.5, description="adaptive: share of other agents' responses that is to lie in the range"
     )
     alpha: NonNegative = Field(1.0, description="Exponent of the ratio as a weight of other agents' responses (Eq. 14)")
-    log_ratio_clamp: Positive = Field(10.0, description="Log-ratios are clamped to +- this; no gradient outside")
+    log_ratio_clamp: Positive = Field(  # e^80 is about the largest that float32 can hold
+        10.0, le=80, description="Log-ratios are clamped to +- this; no gradient outside"
+    )
     naive_reference: Literal["source", "learner"] = Field(
         "source",
         description="naive: the ratio's denominator is the source's rollout policy, or the learner's own old one",
@@ -298,7 +311,7 @@ class TrainingConfig(Section):
         description="An update whose loss or gradient is not finite is left out; after so many in a row of one agent "
         "the run stops, with what python -m hacpo_fast.replay needs",
     )
-    warmup_steps: int = Field(0, ge=0, description="Steps in which the learning rate rises from 0")
+    warmup_steps: CountFromZero = Field(0, description="Steps in which the learning rate rises from 0")
     schedule: Literal["constant", "linear", "cosine"] = Field("constant", description="After the warm-up, down to 0")
     score_first: Literal["auto", "always", "never"] = Field(
         "auto",
@@ -322,10 +335,17 @@ class TrainingConfig(Section):
 
 
 class SamplingConfig(Section):
-    temperature: NonNegative = Field(0.0, description="0: greedy")
-    top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="Nucleus sampling; 1: off")
-    top_k: int = Field(0, ge=0, description="Only the k most likely tokens; 0: all")
-    samples: Count = Field(1, description="k: responses per problem, for avg@k, pass@k and best@k")
+    temperature: NonNegative = Field(0.0, le=100, description="0: greedy")
+    top_p: Annotated[float, Field(ge=1e-6, le=1)] = Field(1.0, description="Nucleus sampling; 1: off")
+    top_k: CountFromZero = Field(0, description="Only the k most likely tokens; 0: all")
+    samples: Samples = Field(1, description="k: responses per problem, for avg@k, pass@k and best@k")
+
+    @field_validator("temperature")
+    @classmethod
+    def _not_tiny(cls, temperature: float) -> float:
+        if 0 < temperature < 0.01:
+            raise ValueError(f"{temperature:g} is too low to sample at: use 0 (greedy) or at least 0.01")
+        return temperature
 
     @model_validator(mode="after")
     def _greedy_once(self) -> SamplingConfig:
@@ -343,8 +363,8 @@ class SamplingConfig(Section):
 
 
 class ValidationConfig(Section):
-    every: int = Field(
-        10, ge=0, description="Steps between validations, also before the first and after the last; 0: none"
+    every: CountFromZero = Field(
+        10, description="Steps between validations, also before the first and after the last; 0: none"
     )
     problems: Count = Field(200, description="Held-out problems to answer, at most")
     task: TaskConfig | None = Field(None, description="Problems to validate on; empty: those held out of the task")
@@ -391,6 +411,12 @@ class Config(Section):
         if group < 2:
             raise ValueError(
                 "rollout.samples_per_prompt: one response per prompt has no advantage over itself; use at least 2"
+            )
+        responses = self.rollout.prompts_per_step * self.samples_per_prompt * len(self.agents)
+        if responses > MOST_RESPONSES:
+            raise ValueError(
+                f"rollout.prompts_per_step, rollout.samples_per_prompt: {responses:,} responses of all agents in one "
+                f"step are more than can be held at once; at most {MOST_RESPONSES:,}"
             )
         if self.validation.every and self.validation.task is None and self.task.holdout == 0:
             raise ValueError(

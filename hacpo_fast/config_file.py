@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import difflib
-import re
 import types
 import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
 from pydantic import ValidationError
 from pydantic_core import PydanticUndefined
 
+from hacpo_fast import yaml_text
 from hacpo_fast.algorithm import presets
 from hacpo_fast.config import Config, Section
 from hacpo_fast.errors import UserError
+from hacpo_fast.limits import no_path
 
 NAME = "<name>"  # stands for a name that the user gives: of an agent, of a way to sample
+
+
+PLAN = frozenset(("pairs", "methods", "warm_starts"))
+"""Keys of hacpo_fast.compare.plan.Plan that no settings have."""
 
 
 class Setting(NamedTuple):
@@ -74,11 +78,11 @@ def _put(tree: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
         key, equals, text = override.partition("=")
         *sections, name = key.split(".")
         if not equals or not name or not all(sections):
-            raise UserError(f"'{override}' is not a setting: write section.key=value, for example run.seed=1")
+            raise UserError(f"'{_cut(override)}' is not a setting: write section.key=value, for example run.seed=1")
         try:
-            value = yaml.load(text, _Loader)
-        except yaml.YAMLError as error:
-            raise UserError(f"{override}: cannot be read: {_first_line(error)}") from None
+            value = yaml_text.parse(text)
+        except UserError as error:
+            raise UserError(f"{_cut(override)}: cannot be read: {_first_line(error)}") from None
         section = tree
         for part in sections:
             if not isinstance(section.get(part), dict):
@@ -94,10 +98,15 @@ def validate(plain: Any, where: str = "settings") -> Config:
         plain = {**plain, "agents": {name: agent for name, agent in plain["agents"].items() if agent is not None}}
     if isinstance(plain, dict):
         plain = merged(_preset(plain), plain)
+        if PLAN & plain.keys():
+            raise UserError(
+                f"{where}: this looks like the plan of a comparison, for python -m hacpo_fast.compare {where}; the "
+                "settings of a run have sections such as task: and agents:"
+            )
     try:
         return Config.model_validate(plain)
     except ValidationError as error:
-        lines = [f"  {_explain(item)}" for item in error.errors()]
+        lines = [f"  {_explain(item)}{_nearest_agent(item['loc'], plain)}" for item in error.errors()]
         raise UserError("\n".join([f"{where}: {len(lines)} setting(s) to mend", *lines])) from None
 
 
@@ -125,23 +134,9 @@ def help_text() -> str:
     return "\n".join([*lines, "", presets.help_text()]).lstrip("\n")
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML in which 1e-6 is a number, as people expect, and a key that stands twice is an error."""
-
-    def construct_mapping(self, node, deep=False):
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"'{key}' stands twice", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
-
-
 def _with_includes(path: Path, includers: tuple[Path, ...]) -> dict[str, Any]:
+    if reason := no_path(str(path)):
+        raise UserError(f"{_shown(str(path))}: {reason}")
     if path.resolve() in includers:
         circle = " -> ".join(str(file) for file in (*includers, path.resolve()))
         raise UserError(f"include: the files include each other in a circle: {circle}")
@@ -163,10 +158,10 @@ def _read(path: Path) -> dict[str, Any]:
     if path.is_dir() or path.suffix.lower() not in (".yaml", ".yml"):
         raise UserError(f"{path}: not a YAML file; give a .yaml file such as configs/quickstart.yaml")
     try:
-        tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        tree = yaml_text.parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file{_nearest_file(path)}") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, UserError) as error:
         raise UserError(f"{path}: not readable as YAML: {error}") from None
     if tree is not None and not isinstance(tree, dict):
         raise UserError(f"{path}: holds a list or a single value; sections such as task: and agents: are expected")
@@ -180,7 +175,11 @@ def _nearest_file(path: Path) -> str:
 
 
 def _explain(item: dict[str, Any]) -> str:
-    key = ".".join(str(part) for part in item["loc"])
+    *above, last = item["loc"] or ("",)
+    key = _cut(".".join(str(part) for part in (*above, last)))
+    if item["type"] == "invalid_key" or last == "[key]":
+        names = ".".join(str(part) for part in above if part != item["input"])
+        return f"{names or 'the file'}: the name {_shown(item['input'])} is no text; put it into quotes"
     if item["type"] == "extra_forbidden":
         return f"{key}: no such setting{_nearest_key(item['loc'])}"
     if item["type"] == "missing":
@@ -194,7 +193,18 @@ def _explain(item: dict[str, Any]) -> str:
         return f"{key}: text with braces or brackets needs quotes of its own here: \"{key}='...'\""
     if item["type"] == "value_error" and not isinstance(item["input"], (str, int, float)):
         return f"{key}: {message}" if key else message  # a rule over several settings: its message names them
-    return f"{key}: {message}, not {item['input']!r}" if item["type"] != "value_error" else f"{key}: {message}"
+    return f"{key}: {message}, not {_shown(item['input'])}" if item["type"] != "value_error" else f"{key}: {message}"
+
+
+def _shown(value: Any, longest: int = 200) -> str:
+    """A value as it is written, or what can be said of one that nobody wants to read."""
+    if isinstance(value, int) and value.bit_length() > 4 * longest:  # Python itself refuses to write very long ones
+        return f"a whole number of about {round(value.bit_length() * 0.30103)} digits"
+    return _cut(repr(value), longest)
+
+
+def _cut(text: str, longest: int = 200) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}... ({len(text)} characters)"
 
 
 def _nearest_key(loc: tuple) -> str:
@@ -215,6 +225,17 @@ def _nearest_key(loc: tuple) -> str:
     for name in names:
         near[0] = near[0].replace(NAME, name, 1)
     return f"; did you mean {near[0]}?"
+
+
+def _nearest_agent(loc: tuple, plain: dict[str, Any]) -> str:
+    """For an agent without a model, which a misspelt name makes (agents.smal.lr=1e-5): those that have one."""
+    if len(loc) != 3 or (loc[0], loc[2]) != ("agents", "model"):
+        return ""
+    known = [str(name) for name, agent in plain["agents"].items() if isinstance(agent, dict) and agent.get("model")]
+    if not known:
+        return ""
+    near = difflib.get_close_matches(str(loc[1]), known, n=1, cutoff=0.5)
+    return f"; did you mean agents.{near[0]}?" if near else f"; agents with a model are {', '.join(known)}"
 
 
 def _generic(loc: tuple) -> list[str]:

@@ -14,10 +14,15 @@ from hacpo_fast import config_file
 from hacpo_fast.command_line import exit_status
 from hacpo_fast.config import Config, TaskConfig
 from hacpo_fast.errors import UserError
+from hacpo_fast.run.evaluation_folder import check_folder
+from hacpo_fast.run.text import message
+from hacpo_fast.sources import check_sources
 from hacpo_fast.tasks.benchmarks import BENCHMARKS
 from hacpo_fast.tasks.names import instead_of
 
 MAX_RESPONSE_TOKENS = 8196  # of benchmarks, as the paper's Appendix A says
+
+SETTING = rf"([a-z_]+\.[\w.-]+|{'|'.join(Config.model_fields)})="  # any other = belongs to the name of a model
 
 EPILOG = f"""\
 benchmarks: {", ".join(BENCHMARKS)}; all stands for these seven.
@@ -64,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", metavar="FOLDER", help="new folder for all results; runs/evaluate-<date>-<time>")
     parser.add_argument("--resume", action="store_true", help="go on with what was stopped; --output says where it is")
     chosen = parser.parse_intermixed_args(arguments)
-    overrides = [word for word in chosen.models if re.match(r"[a-z_]+\.[\w.-]+=", word)]
+    overrides = [word for word in chosen.models if re.match(SETTING, word)]
     models = [word for word in chosen.models if word not in overrides]
     folder = Path(chosen.output or time.strftime("runs/evaluate-%Y%m%d-%H%M%S"))
 
@@ -72,6 +77,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.resume and not chosen.output:
             raise UserError("--resume: name the folder of the evaluation that is to go on by --output")
         config, tasks = read(models, overrides, chosen.config, chosen.benchmark)
+        check_folder(folder, chosen.resume)
+        for note in check_sources(tasks.values(), config.agents):
+            print(message(note))
+        # Only now, for it takes ten times as long as all of the above.
         from hacpo_fast.evaluation import evaluate
 
         try:
@@ -90,13 +99,14 @@ def read(
 ) -> tuple[Config, dict[str, TaskConfig]]:
     """The settings, with an agent for every model, and the tasks to score them on, by name. Raises UserError."""
     plain = config_file.read(config, overrides)
+    _check_mappings(plain, config or "settings")
     if not benchmarks:
         checked = _with_agents(plain, models, config)
         task = checked.validation.task or checked.task
         return checked, {task.name: task}
     given = config_file.read(None, overrides)
     tasks = _benchmarks(plain, given.get("task") or {}, benchmarks)
-    validation = {"every": 0, "problems": sys.maxsize, **(given.get("validation") or {})}
+    validation = {"every": 0, "problems": 10**9, **(given.get("validation") or {})}
     if "max_response_tokens" not in (given.get("rollout") or {}):
         validation.setdefault("max_response_tokens", MAX_RESPONSE_TOKENS)
     # One limit for all: what a run trains with does not matter here.
@@ -105,6 +115,16 @@ def read(
     tree = {**plain, "rollout": rollout, "validation": validation, "task": next(iter(tasks.values()))}
     checked = _with_agents(tree, models, config)
     return checked, {name: checked.task.model_validate(task) for name, task in tasks.items()}
+
+
+def _check_mappings(plain: dict[str, Any], where: str) -> None:
+    """What this module takes apart before `config_file.validate` can look at it must be mappings."""
+    agents = plain.get("agents")
+    parts = {name: plain.get(name) for name in ("task", "rollout", "validation", "agents")}
+    parts |= {f"agents.{name}": agent for name, agent in agents.items()} if isinstance(agents, dict) else {}
+    for name, part in parts.items():
+        if part is not None and not isinstance(part, dict):
+            raise UserError(f"{where}: {name}: Input should be a mapping of settings, not {part!r}")
 
 
 def _benchmarks(plain: dict[str, Any], given: dict[str, Any], wanted: Sequence[str]) -> dict[str, dict[str, Any]]:

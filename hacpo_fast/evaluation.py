@@ -20,11 +20,12 @@ from hacpo_fast.agent import ModelCard, encode_fitting, read_card
 from hacpo_fast.config import Config, SamplingConfig, TaskConfig
 from hacpo_fast.engines import choose_engine, open_engines
 from hacpo_fast.errors import UserError, all_of
+from hacpo_fast.non_finite import check_weights
 from hacpo_fast.policy.policy import Policy
 from hacpo_fast.preparation import choose_device
 from hacpo_fast.reward_watch import RewardWatch
 from hacpo_fast.rollouts.engine import Engine
-from hacpo_fast.run.evaluation_output import EvaluationOutput, Scores, check_folder, print_scores, summarise
+from hacpo_fast.run.evaluation_output import EvaluationOutput, Scores, print_scores, summarise
 from hacpo_fast.run.seeds import Purpose, derive
 from hacpo_fast.run.text import message, printable
 from hacpo_fast.tasks import Problem, Problems, RewardPool, check_reward, load_problems, resolve_reward, split_held_out
@@ -49,11 +50,10 @@ def evaluate(config: Config, tasks: Mapping[str, TaskConfig], folder: Path, resu
     """Scores every agent of `config` on every task: prints tables, and writes all there is to the new `folder`.
 
     resume: goes on with the evaluation in `folder`; what is answered there is not answered again.
-    Raises UserError, before any weights are loaded, where data, models, rewards or the folder are not right.
+    Raises UserError, before any weights are loaded, where data, models or rewards are not right.
     """
     transformers_logging.disable_progress_bar()
     console = Console()
-    check_folder(folder, resume)
     device = choose_device(config.run.device)
     with ExitStack() as stack:
         with console.status("reading data and tokenizers, trying the rewards"):
@@ -196,6 +196,7 @@ def _engine(card: ModelCard, config: Config, device: torch.device, kind: str) ->
         revision=settings.revision,
         attention=config.training.attention,
     )
+    check_weights(card.name, settings.model, policy.model)
     (needs,) = memory.plan([card], config, device, kind, memory.device_memory(device), trained=False)
     with closing(open_engines(kind, [policy], [card], config, [needs.kv_cache])) as engines:
         (engine,) = engines.each

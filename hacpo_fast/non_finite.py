@@ -1,8 +1,11 @@
-"""What happens when the numbers of an update are not finite."""
+"""What happens when numbers are not finite: of an update, or of the weights that a run starts with."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
 
 from hacpo_fast.errors import UserError
 from hacpo_fast.policy.optimizer import Update
@@ -52,3 +55,23 @@ def watch(learner: Learner, update: Update, minibatch: MiniBatch) -> None:
                 f"learning rate {learner.lr:.3g}). The checkpoints are from before; lower training.lr or "
                 "training.max_grad_norm, and look at training.adam_eps"
             )
+
+
+def check_weights(agent: str, place: str, model: nn.Module) -> None:
+    """Looks once at the weights of `agent` that have just been loaded from `place`: about 0.4 s per 10^9 of them.
+
+    Raises:
+        UserError: some are NaN or infinite; it names the first tensors that hold such.
+    """
+    broken = [name for name, weight in model.named_parameters() if weight.numel() and not _finite(weight.detach())]
+    if broken:
+        more = f" and {len(broken) - 3} more" if len(broken) > 3 else ""
+        raise UserError(
+            f"agents.{agent}.model: {place} has weights that are NaN or infinite, in {', '.join(broken[:3])}{more}; "
+            "the file is damaged, or the training that wrote it failed. Take an earlier checkpoint, or fetch it again"
+        )
+
+
+def _finite(weight: torch.Tensor) -> bool:
+    # Smallest and largest are NaN where one weight is, exact in every dtype, and need no copy as isfinite does.
+    return bool(torch.stack(torch.aminmax(weight)).isfinite().all())

@@ -85,7 +85,7 @@ def prepare(config: Config) -> Preparation:
     if len(train) < size:
         raise UserError(
             f"task: {len(train)} training problems are fewer than rollout.prompts_per_step={size}; "
-            "give more problems or lower it"
+            f"give more problems or lower it{f', or task.holdout={config.task.holdout:g}' if held_out else ''}"
         )
     if config.validation.every and not held_out:
         raise UserError("validation.every: no problem is held out; raise task.holdout or set validation.every=0")

@@ -106,6 +106,13 @@ def load_replay(path: Path) -> Replay:
         raise UserError(f"{path}: not a saved update ({error}); give the {BATCH_FILE} of a replay-... folder") from None
     if about.get("format") != FORMAT:
         raise UserError(f"{path}: not a saved update of this version of hacpo_fast")
+    try:
+        return _replay(path, about, arrays)
+    except (KeyError, ValueError, TypeError, StopIteration) as error:
+        raise UserError(f"{path}: a saved update that is damaged ({type(error).__name__}: {error})") from error
+
+
+def _replay(path: Path, about: dict[str, str], arrays: dict[str, np.ndarray]) -> Replay:
     update: dict[str, Any] = json.loads(about["update"])
     logprobs = iter(_rows("logprobs", arrays))
     reference = _rows("reference", arrays) if "reference.lengths" in arrays else None

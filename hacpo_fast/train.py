@@ -15,6 +15,7 @@ from hacpo_fast.config import Config
 from hacpo_fast.run.place import Place
 from hacpo_fast.run.signals import STOPPED
 from hacpo_fast.run.text import message, printable
+from hacpo_fast.sources import check_sources
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _train(path: str, overrides: Sequence[str], dry_run: bool) -> int:
     config = config_file.load(path, overrides)
-    return run(config, Place.choose(config, f"{Path(path).stem}-{config.algorithm.name}"), dry_run)
+    return run(config, Place.choose(config, f"{Path(path).stem[:100]}-{config.algorithm.name}"), dry_run)
 
 
 def run(config: Config, place: Place, dry_run: bool = False) -> int:
@@ -45,12 +46,16 @@ def run(config: Config, place: Place, dry_run: bool = False) -> int:
     if config.run.threads:  # before torch is imported: some of its pools are sized only then
         os.environ["OMP_NUM_THREADS"] = str(config.run.threads)
     from rich.console import Console as Terminal
+
+    terminal = Terminal()
+    for note in check_sources(filter(None, (config.task, config.validation.task)), config.agents):
+        terminal.print(message(note), style="yellow", markup=False)
+
     from transformers.utils import logging as transformers_logging
 
     from hacpo_fast.preparation import prepare, print_plan
 
     transformers_logging.disable_progress_bar()  # its bars would tear the live table
-    terminal = Terminal()
     with terminal.status("reading data and tokenizers, trying the reward"):
         prepared = prepare(config)
     print_plan(prepared, terminal)

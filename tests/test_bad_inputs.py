@@ -93,24 +93,56 @@ SETTINGS = {
     "agent as a path": ({"agents": {"ada": "m"}}, None, "agents.ada: Input should be a mapping of settings, not 'm'"),
     "no agents": ({"agents": {}}, None, "agents: name at least one agent"),
     "agent without model": ({"agents": {"ada": {}}}, None, "agents.ada.model: required but missing (Folder or hub"),
+    "agent misspelt": (
+        {"agents.add.lr": 1e-5}, None, "causal language model); did you mean agents.ada?",
+    ),
+    "agent of another name": ({"agents.x.lr": 1e-5}, None, "agents with a model are ada"),
+    "plan of a comparison": ({"pairs": {}, "methods": {}}, None, "looks like the plan of a comparison"),
     "agent name with a path": ({"agents": {"../x": {"model": "m"}}}, None, "agent name '../x': use letters, digits"),
     "agent name of control characters": ({"agents": {"a\x1b[2J": {"model": "m"}}}, None, r"agent name 'a\x1b[2J'"),
     "one agent twice": (
         {"agents": {"ada": {"model": "m"}, "Ada": {"model": "m"}}}, None, "two differ by upper and lower case alone",
     ),
     "sampling name": ({"validation.sampling": {"a/b": {}}}, None, "name 'a/b': use letters, digits"),
+    "next to no nucleus": ({"validation.sampling": {"x": {"top_p": 1e-300}}}, None, "x.top_p: Input should be greater"),
     "no way to sample": ({"validation.sampling": {}}, None, "validation.sampling: name at least one way to sample"),
     "no steps": ({"run.steps": 0}, None, "run.steps: Input should be greater than or equal to 1, not 0"),
     "infinite time": ({"task.reward_timeout": float("inf")}, None, "task.reward_timeout: Input should be a finite"),
     "policy": ({"task.reward_failure": "drop"}, None, "task.reward_failure: Input should be 'zero', 'drop_group' or"),
     "memory": ({"task.reward_memory_gb": 0}, None, "task.reward_memory_gb: Input should be greater than 0"),
     "nothing held out": ({"task.holdout": 0, "validation.every": 1}, None, "validation.every: nothing to validate on"),
+    "hardly any temperature": ({"rollout.temperature": 1e-300}, None, "temperature: Input should be greater than or"),
+    "next to greedy": (
+        {"validation.sampling": {"cold": {"temperature": 1e-300}}}, None, "1e-300 is too low to sample at: use 0 (gre",
+    ),
+    "samples without end": (
+        {"rollout.samples_per_prompt": 10**21}, None, "samples_per_prompt: Input should be less than or equal to",
+    ),
+    "a step without end": (
+        {"rollout.samples_per_prompt": 10**5, "rollout.prompts_per_step": 10**5}, None, "10,000,000,000 responses of",
+    ),
+    "processes without end": ({"task.reward_workers": 10**6}, None, "task.reward_workers: Input should be less than"),
+    "threads without end": ({"run.threads": 10**9}, None, "run.threads: Input should be less than or equal to 1024"),
+    "5000 digits": ({"run.seed": int("9" * 4000) ** 2}, None, "not a whole number of about 8000 digits"),
+    "a lot of memory": ({"rollout.kv_cache_gb": 1e300}, None, "rollout.kv_cache_gb: Input should be less than or"),
+    "a long wait": ({"task.reward_timeout": 1e300}, None, "task.reward_timeout: Input should be less than or equal to"),
+    "agent name of 300 letters": ({"agents": {"a" * 300: {"model": "m"}}}, None, "use letters, digits"),
+    "agent name that is a number": ({"agents": {3: {"model": "m"}}}, None, "agents: the name 3 is no text; put it"),
+    "model name of 300 letters": ({"agents.ada.model": "m" * 300}, None, "agents.ada.model: too long for a path"),
+    "output of 300 letters": ({"run.output": "DIR/" + "m" * 300}, None, "run.output: too long for a path"),
+    "path with a zero": ({"task.name": "a\0.jsonl"}, None, "task.name: no path may hold the character 0"),
+    "device without end": ({"run.device": "cuda:9999999999"}, None, "'cuda:9999999999' is not a device"),
     "template without prompt": ({"agents.ada.prompt_template": "Q"}, None, "prompt_template: must contain {prompt}"),
 }  # fmt: skip
 
 PLACES = {
     "device": ({"run.device": "cuda:63"}, None, "run.device: cuda:63 is not there"),
     "output exists": ({"run.output": "DIR"}, None, "exists, and nothing is overwritten"),
+    "output is a broken link": (
+        {"run.output": "DIR/link"},
+        lambda folder: (folder / "link").symlink_to("nowhere"),
+        "link exists, and nothing is",
+    ),
     "output below a file": ({"run.output": "DIR/data.jsonl/run"}, jsonl(ROWS), "is not a folder that can be written"),
     "no checkpoint": ({"run.resume": "DIR/step-3"}, None, "run.resume: there is no checkpoint"),
 }
@@ -125,6 +157,11 @@ TASKS = {
     "not an object": (DATA, raw(b"[1]\n"), "data.jsonl, line 1: a list; every line must be an object"),
     "not UTF-8": (DATA, raw(b'{"prompt": "\xff"}\n'), "data.jsonl, line 1: not UTF-8"),
     "endless nesting": (DATA, raw(b"[" * 200_000), "data.jsonl, line 1: not JSON"),
+    "endless nesting, .json": ({"task.name": "DIR/x.json"}, raw(b"[" * 200_000, "x.json"), "x.json: not JSON (br"),
+    "5000 digits in data": (DATA, raw(b'{"prompt": ' + b"9" * 5000 + b"}"), "line 1: not JSON that can be read"),
+    "5000 digits, .json": ({"task.name": "DIR/x.json"}, raw(b"[" + b"9" * 5000, "x.json"), "x.json: not JSON that can"),
+    "a folder called .jsonl": (DATA, lambda folder: (folder / "data.jsonl").mkdir(), "data.jsonl: a folder or device"),
+    "all held out": ({"task.holdout": 1, "validation.every": 1}, None, "or lower it, or task.holdout=1"),
     "wrong column": (DATA, jsonl([{"question": "a", "answer": "b"}]), "line 1: no field {prompt} for the template"),
     "no answer": (DATA, jsonl([{"prompt": "a", "anwser": "b"}]), "no field 'answer' (task.answer); did you mean 'anws"),
     "null answer": (DATA, jsonl([{"prompt": "a", "answer": None}]), "the field 'answer' (task.answer) is null"),
@@ -179,6 +216,8 @@ AGENTS = {
     ),
     "another tokenizer": (BAD, large_tokenizer, "but the model's vocabulary ends at 262; they do not belong together"),
     "no end token": (BAD, no_end_token, "neither the tokenizer nor the generation config names an end token"),
+    "end token as text": (BAD, model(generation_config_json={"eos_token_id": "</s>"}), "'</s>', which is no token's"),
+    "no number of tokens": (BAD, model(config_json={"vocab_size": "many"}), "error for field 'vocab_size': "),
     "chat without template": ({"agents.ada.prompt_format": "chat"}, None, "the tokenizer has no chat template"),
     "torn chat template": (BAD, chat_template("{% for m in messages %}"), "its chat template cannot write"),
     "chat template that refuses": (
@@ -195,7 +234,7 @@ AGENTS = {
         "comes with Python code of its own, which is run only if agents.ada.trust_remote_code is true",
     ),
     "small context": (BAD, model(config_json={"max_position_embeddings": 8}), "do not fit into the model's"),
-    "not enough memory": ({"training.token_budget": 10**12}, None, "memory: the run needs about"),
+    "not enough memory": ({"training.token_budget": 10**9}, None, "memory: the run needs about"),
 }  # fmt: skip
 
 ALL = SETTINGS | PLACES | TASKS | REWARDS | AGENTS

@@ -211,6 +211,7 @@ def test_validation_settings_of_a_config_are_for_training(models, published, tmp
             "no problem to evaluate on",
         ),
         (["ADA", "task.kind=file", "task.name=P", "--output", "EMPTY"], "exists, and nothing is overwritten"),
+        (["ADA", "task.kind=file", "task.name=P", "--output", "FILE/x"], "not a folder that can be written"),
         (["ADA", "--benchmark", "gsmk"], "there is no benchmark 'gsmk'; did you mean 'gsm8k'?"),
         (["ADA", "--benchmark", "all=x"], "name them one by one"),
         (["ADA", "--benchmark", "gsm8k", "task.source=P"], "the source is given as NAME=SOURCE"),
@@ -226,7 +227,8 @@ def test_validation_settings_of_a_config_are_for_training(models, published, tmp
 )
 def test_mistakes(models, problems, capsys, monkeypatch, arguments, said):
     (problems.parent / "empty").mkdir()
-    places = {"ADA": models["ada"], "ADA/x": models["ada"] / "x", "EMPTY": problems.parent / "empty"}
+    ada, empty = models["ada"], problems.parent / "empty"
+    places = {"ADA": ada, "ADA/x": ada / "x", "FILE/x": ada / "config.json" / "x", "EMPTY": empty}
     arguments = [str(places.get(a, a.replace("=P", f"={problems}"))) for a in arguments]
     monkeypatch.setattr(Policy, "load", lambda *_, **__: pytest.fail("weights were loaded"))
     monkeypatch.chdir(problems.parent)

@@ -2,15 +2,16 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
 import runs
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
-from hacpo_fast import replay
+from hacpo_fast import evaluate, replay, replayed
 from hacpo_fast.errors import UserError
 from hacpo_fast.policy.optimizer import MasterAdamW
 from hacpo_fast.replay_file import load_replay
@@ -106,7 +107,7 @@ def test_too_many_in_a_row_stop_the_run_also_across_a_resume(settings, models, t
     assert runs.same_weights(load_file(file.parent / "ada" / "model.safetensors"), runs.weights_of(models["ada"]))
 
     saved = load_replay(file)
-    result = replay.replay(saved, torch.device("cpu"))
+    result = replayed.replay(saved, torch.device("cpu"))
     (sick_row,) = np.flatnonzero(np.isnan(saved.batch.source_mean_logprobs))
     assert saved.batch.from_self[sick_row]
     assert [row.row for row in result.rows if not row.finite] == [sick_row] and len(result.rows) > 1
@@ -139,7 +140,7 @@ def test_a_replay_makes_the_same_update(settings, tmp_path, monkeypatch, changes
         config = settings(training__max_skipped_updates=1, run__steps=1, **changes)
         with pytest.raises(UserError, match="1 updates in a row"):
             run(config, Place(tmp_path / "run"))
-    result = replay.replay(load_replay(tmp_path / "run" / "replay-step-1-ada"), torch.device("cpu"))
+    result = replayed.replay(load_replay(tmp_path / "run" / "replay-step-1-ada"), torch.device("cpu"))
     assert result.update.status == "applied" and [result.update.norm] == norms
     assert result.update.norm > 0 and all(row.finite for row in result.rows)
 
@@ -158,6 +159,25 @@ def test_weights_that_are_not_finite_stop_the_run(settings, tmp_path):
     with pytest.raises(UserError, match=r"agents.ada: an update made weights that are not finite"):
         run(settings(run__save_every=1, training__lr=1e39), Place(tmp_path / "run"))
     assert not list((tmp_path / "run" / "checkpoints").glob("step-*"))
+
+
+@pytest.mark.parametrize("bad", [math.nan, -math.inf])
+def test_start_weights_that_are_not_finite_are_named(settings, models, tmp_path, bad, capsys):
+    folder = shutil.copytree(models["ada"], tmp_path / "broken")
+    weights = load_file(folder / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    weights[name][3, 7] = bad
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    said = rf"agents.ada.model: {folder} has weights that are NaN or infinite, in {name}; the file is damaged"
+    with pytest.raises(UserError, match=said):
+        run(settings(agents__ada__model=str(folder)), Place(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+    task = [
+        "task.kind=file", f"task.name={tmp_path / 'problems.jsonl'}", "task.reward=exact", "task.holdout=1",
+        "rollout.engine=transformers", "rollout.max_response_tokens=8",
+    ]  # fmt: skip
+    assert evaluate.main([str(folder), *task, "--output", str(tmp_path / "out")]) == 2
+    assert f"agents.broken.model: {folder} has weights" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -284,6 +284,35 @@ def test_a_run_that_waited_goes_on_from_what_is_there_then(straight, tmp_path):
         assert place.checkpoint == checkpoints / "step-3"
 
 
+def test_a_checkpoint_that_was_pruned_while_a_run_waited(straight, tmp_path):
+    folder, config = straight
+    shutil.copytree(folder, tmp_path / "run", symlinks=True)
+    checkpoint = tmp_path / "run" / "checkpoints" / f"step-{STEPS - 1}"
+    place = Place.choose(resuming(config, resume=str(checkpoint)), "mine")
+    shutil.rmtree(checkpoint)
+    with pytest.raises(UserError, match="step-2 is gone by now: another process"), place.occupied(config):
+        pass
+
+
+@pytest.mark.parametrize("kept", [slice(0, 1), slice(1, None), None])
+def test_metrics_that_a_user_has_cut_are_noted_once(straight, tmp_path, capsys, kept):
+    folder, config = straight
+    shutil.copytree(folder, tmp_path / "run", symlinks=True)
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / f"step-{STEPS}")
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(lines[kept])) if kept else metrics.unlink()
+    assert run(config, on(tmp_path / "run", config)) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"lines that were there after step {STEPS - 1} have been removed since" in said
+    assert said.count("removed since") == 1  # of rollouts.jsonl, nothing is gone
+    before = [read for read in runs.timeless(read_metrics(folder)) if read["step"] < STEPS]
+    there = runs.timeless(read_metrics(tmp_path / "run"))
+    assert there == (before[kept] if kept else []) + runs.timeless(read_metrics(folder))[len(before) :]
+    for agent in ("ada", "bea"):
+        assert runs.same_weights(runs.weights(folder, agent), runs.weights(tmp_path / "run", agent))
+
+
 def test_the_best_checkpoint_stays(settings, tmp_path, monkeypatch):
     from hacpo_fast.trainer import Trainer
 

@@ -240,10 +240,18 @@ def test_messages_of_mistakes_are_harmless(hostile_run, tmp_path, capsys):
 
     assert exit_status(refuse) == 2
     plain = hostile_run.model_dump()
-    changes = {"name": f"no{HOSTILE}.jsonl"}, {"prompt": f"{{{HOSTILE}x}}"}, {"answer": HOSTILE}, {"reward": HOSTILE}
-    for change in changes:
+    path = HOSTILE.replace("\0", "")  # with it, it is no path, and the settings refuse it
+    changes = (
+        {"name": f"no{path}.jsonl"}, {"name": HOSTILE}, {"prompt": f"{{{HOSTILE}x}}"}, {"answer": HOSTILE},
+        {"reward": path},
+    )  # fmt: skip
+
+    def dry_run(change):
         config = config_file.validate({**plain, "task": {**plain["task"], "reward": "exact", **change}})
-        assert exit_status(lambda config=config: run(config, Place(tmp_path / "run"), dry_run=True)) == 2
+        return run(config, Place(tmp_path / "run"), dry_run=True)
+
+    for change in changes:
+        assert exit_status(lambda change=change: dry_run(change)) == 2
     printed = capsys.readouterr()
     assert harmless(printed.err) and harmless(printed.out)
-    assert printed.err.count("error: ") == 5 and r"two \x1b[2J" in printed.err
+    assert printed.err.count("error: ") == 6 and r"two \x1b[2J" in printed.err

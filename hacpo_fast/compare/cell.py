@@ -19,8 +19,17 @@ SERIES = ("reward", "capability", "cross_ratio_mean", "cross_live", "cross_lower
 
 def is_finished(cell: Cell, cells: Path) -> bool:
     """Whether there is a result of the cell as it is now: another setting, agent or seed is another cell."""
-    path = cells / cell.file
-    return path.is_file() and json.loads(path.read_text())["made_from"] == cell.made_from
+    result = read_cell(cells / cell.file)
+    return result is not None and result["made_from"] == cell.made_from
+
+
+def read_cell(path: Path) -> dict[str, Any] | None:
+    """What `run_cell` wrote; None where there is no such file, or one that somebody has damaged."""
+    try:
+        result = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError, RecursionError):
+        return None
+    return result if isinstance(result, dict) and {"pair", "method", "seed", "made_from"} <= result.keys() else None
 
 
 def run_cell(cell: Cell, cells: Path) -> None:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from hacpo_fast import config_file
-from hacpo_fast.config import Config, Count, Section, Share
+from hacpo_fast.config import Config, Section
 from hacpo_fast.demo.recipe import AGENTS, AgentRecipe
 from hacpo_fast.demo.worked import TASKS, Habits
 from hacpo_fast.errors import UserError
-
-AnySeed = Annotated[int, Field(ge=0)]
+from hacpo_fast.limits import Count, Seed, Share
+from hacpo_fast.tasks.names import instead_of
 
 
 class Pair(Section):
@@ -39,8 +40,8 @@ class Pair(Section):
 class Plan(Section):
     """A comparison, as its file says it."""
 
-    seeds: list[AnySeed] = Field(min_length=1, description="Of training: data order, sampling, mini-batches")
-    warm_starts: list[AnySeed] = Field(
+    seeds: list[Seed] = Field(min_length=1, description="Of training: data order, sampling, mini-batches")
+    warm_starts: list[Seed] = Field(
         min_length=1, description="Seeds of the agents; seed number i takes number i of these, round and round"
     )
     reference: str = Field(description="The method that the others are held against, seed by seed")
@@ -49,6 +50,14 @@ class Plan(Section):
     settings: dict[str, Any] = Field(description="Sections as in a training config, without agents")
     pairs: dict[str, Pair] = Field(min_length=1)
     methods: dict[str, list[str]] = Field(min_length=1, description="By name: settings as on the command line")
+
+    @field_validator("pairs", "methods")
+    @classmethod
+    def _names(cls, named: dict[str, Any]) -> dict[str, Any]:
+        for name in named:
+            if not re.fullmatch(r"[\w .+-]{1,80}", name):
+                raise ValueError(f"name '{name}': use letters, digits, spaces and . + - _ (it names files)")
+        return named
 
     @model_validator(mode="after")
     def _reference_is_there(self) -> Plan:
@@ -66,10 +75,15 @@ class Plan(Section):
         base = tree.pop("base", None)
         if base is not None:
             tree = config_file.read(path.parent / str(base)) | tree
+        if tree.keys() & {"agents", "task"}:
+            raise UserError(
+                f"{path}: these look like the settings of one run, for python -m hacpo_fast.train {path}; a plan has "
+                f"{', '.join(name for name, field in cls.model_fields.items() if field.is_required())}"
+            )
         try:
             return cls.model_validate(tree)
         except ValidationError as error:
-            lines = [f"  {'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
+            lines = [f"  {_explain(item)}" for item in error.errors()]
             raise UserError("\n".join([f"{path}: {len(lines)} setting(s) to mend", *lines])) from None
 
     def quick(self) -> Plan:
@@ -159,6 +173,16 @@ class Cell:
         """What the plan has decided about the result: no defaults, and not where the agents lie."""
         agents = {name: warm_start.folder for name, warm_start in self.warm_starts.items()}
         return {"settings": self.settings, "agents": agents}
+
+
+def _explain(item: dict[str, Any]) -> str:
+    key, message = ".".join(map(str, item["loc"])), item["msg"].removeprefix("Value error, ")
+    if item["type"] == "extra_forbidden":
+        known = Plan.model_fields if len(item["loc"]) == 1 else Pair.model_fields
+        message = f"no such setting; {instead_of(item['loc'][-1], known)}"
+    elif item["type"] == "missing":
+        message = "required but missing"
+    return f"{key}: {message}" if key else message
 
 
 def _name(task: str, seed: int, recipe: AgentRecipe) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from hacpo_fast.compare.cell import read_cell
 from hacpo_fast.compare.statistics import Estimate, estimate, paired
 from hacpo_fast.errors import UserError
 
@@ -22,7 +23,8 @@ COSTS = ("rollouts", "updates", "cpu s")
 
 
 def read_cells(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    """Results of all cells in a folder; damaged files count as not there."""
+    return [result for path in sorted(folder.glob("*.json")) if (result := read_cell(path)) is not None]
 
 
 def rows(results: Iterable[dict[str, Any]], pairs: Sequence[str], methods: Sequence[str], reference: str) -> list[Row]:
@@ -147,6 +149,8 @@ def replace_in(document: Path, texts: dict[str, str]) -> None:
 
     Raises UserError if it has those of none.
     """
+    if not document.is_file():
+        raise UserError(f"--into: there is no document {document}")
     old = new = document.read_text()
     placed = 0
     for name, text in texts.items():
@@ -157,7 +161,7 @@ def replace_in(document: Path, texts: dict[str, str]) -> None:
             placed += 1
     if not placed:
         marks = " or ".join(f"<!-- {name} --> and <!-- end of {name} -->" for name in texts)
-        raise UserError(f"{document} has no lines {marks}")
+        raise UserError(f"--into: {document} has no lines {marks}")
     if new != old:
         document.write_text(new)
 

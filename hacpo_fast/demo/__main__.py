@@ -11,9 +11,12 @@ from rich.table import Table
 
 from hacpo_fast.command_line import exit_status
 from hacpo_fast.demo.folder import Report, finished
-from hacpo_fast.demo.pair import build_agents
+from hacpo_fast.demo.pair import Tell, build_agents
 from hacpo_fast.demo.recipe import AGENTS, AgentRecipe
 from hacpo_fast.demo.worked import TASKS
+
+LINE_EVERY = 50
+"""Steps between two lines of progress where the output is no terminal."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,6 +50,9 @@ def make(out: Path, seed: int, task: str, force: bool) -> int:
 
 
 def _build(recipes: list[AgentRecipe], task: str, seed: int, out: Path, console: Console) -> list[Report]:
+    if not console.file.isatty():  # rich itself takes FORCE_COLOR, which CI systems set, for a terminal
+        console.print(f"making {' and '.join(recipe.name for recipe in recipes)}", highlight=False)
+        return build_agents(recipes, task, seed, out, _lines(console))
     columns = (TextColumn("{task.fields[agent]}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[doing]}"))
     with Progress(*columns, console=console) as progress:
         bars = {
@@ -63,6 +69,17 @@ def _build(recipes: list[AgentRecipe], task: str, seed: int, out: Path, console:
         for bar in bars.values():
             progress.update(bar, doing="done")
     return reports
+
+
+def _lines(console: Console) -> Tell:
+    """Tells of progress by a line now and then, for pipes and logs, where bars appear when all is over."""
+
+    def tell(recipe: AgentRecipe, step: int, doing: str) -> None:
+        if step % LINE_EVERY == 0:
+            steps = recipe.skill_pace.steps + recipe.habit_pace.steps
+            console.print(f"{recipe.name}: step {step} of at most {steps}, {doing}", highlight=False, soft_wrap=True)
+
+    return tell
 
 
 def _table(reports: dict[AgentRecipe, Report]) -> Table:

@@ -50,10 +50,14 @@ def finished(folder: Path, recipe: AgentRecipe, task: str, seed: int, force: boo
         raise UserError(f"{folder} exists and was not made by this program; choose another OUT")
     if force:
         return None
-    record = json.loads((folder / RECORD).read_text())
-    if record["made_from"] != _made_from(recipe, task, seed):
+    try:
+        record = json.loads((folder / RECORD).read_text())
+        made_from, report = record["made_from"], Report(**record["report"])
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{folder}: its {RECORD} is damaged; --force makes the agent anew") from None
+    if made_from != _made_from(recipe, task, seed):
         raise UserError(f"{folder} has another seed, task or recipe; --force makes it anew, or choose another OUT")
-    return Report(**record["report"])
+    return report
 
 
 def _made_from(recipe: AgentRecipe, task: str, seed: int) -> dict[str, Any]:

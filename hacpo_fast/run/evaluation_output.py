@@ -4,7 +4,6 @@ tables in the terminal."""
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from rich.table import Table
 
 from hacpo_fast.config import Config, TaskConfig
 from hacpo_fast.errors import UserError
+from hacpo_fast.run.evaluation_folder import RESPONSES, SCORES, SETTINGS
 from hacpo_fast.run.jsonl import JsonlWriter, read_jsonl
 from hacpo_fast.run.metrics import summarise_samples
 from hacpo_fast.tasks import Problem
@@ -26,22 +26,6 @@ Record = dict[str, Any]
 
 Scores = dict[str, dict[str, dict[str, dict[str, float]]]]
 """By task, by agent, by name of the sampling settings, by metric."""
-
-RESPONSES, SCORES, SETTINGS = "responses.jsonl", "scores.json", "settings.yaml"
-
-
-def check_folder(folder: Path, resume: bool = False) -> None:
-    """Raises UserError where the folder exists or cannot be made; to resume, where there is no evaluation in it."""
-    if resume:
-        if not (folder / SETTINGS).is_file():
-            raise UserError(f"--resume: there is no evaluation in {folder}: no {SETTINGS}; name its folder by --output")
-        return
-    if folder.exists():
-        more = ", or go on with the evaluation in it by --resume" if (folder / SETTINGS).is_file() else ""
-        raise UserError(f"--output: {folder} exists, and nothing is overwritten; choose another folder{more}")
-    parent = next(parent for parent in folder.absolute().parents if parent.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise UserError(f"--output: {parent} is not a folder that can be written to; choose another one")
 
 
 class EvaluationOutput:

@@ -43,16 +43,22 @@ class JsonlWriter:
         self._file.close()
 
 
-def cut_back(path: Path, size: int) -> None:
-    """Shortens a file to its first `size` bytes; the rest is appended to abandoned-NAME beside it."""
-    if not path.exists() or path.stat().st_size <= size:
-        return
+def cut_back(path: Path, size: int) -> bool:
+    """Shortens a file to its first `size` bytes; the rest is appended to abandoned-NAME beside it.
+
+    Returns whether these are there and end a line. If not, somebody has removed lines since they were counted.
+    """
+    if not path.exists():
+        return size == 0
     with path.open("r+b") as file:
+        file.seek(max(0, size - 1))
+        whole = size == 0 or file.read(1) == b"\n"
         file.seek(size)
-        rest = file.read()
-        with path.with_name(f"abandoned-{path.name}").open("ab") as abandoned:
-            abandoned.write(rest)
-        file.truncate(size)
+        if rest := file.read():
+            with path.with_name(f"abandoned-{path.name}").open("ab") as abandoned:
+                abandoned.write(rest)
+            file.truncate(size)
+    return whole
 
 
 def strict(value: Any) -> Any:
@@ -76,10 +82,14 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError as error:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
             if number < len(lines):
-                raise UserError(f"{path}, line {number}: not JSON ({error.msg})") from error
+                raise UserError(f"{path}, line {number}: not JSON ({error})") from error
+            continue
+        if not isinstance(record, dict):
+            raise UserError(f"{path}, line {number}: a {type(record).__name__}, no record")
+        records.append(record)
     return records
 
 

@@ -19,8 +19,9 @@ from hacpo_fast.run.telemetry import METRICS_FILE, Telemetry
 class RunOutput:
     """The terminal, metrics.jsonl (with TensorBoard and W&B on request) and rollouts.jsonl, fed together."""
 
-    def __init__(self, console: Console, telemetry: Telemetry, rollout_log: RolloutLog):
+    def __init__(self, console: Console, telemetry: Telemetry, rollout_log: RolloutLog, notes: Sequence[str] = ()):
         self.console, self.telemetry, self.rollout_log = console, telemetry, rollout_log
+        self._notes = notes  # of what was found on opening, for the user
         self._open = ExitStack()
 
     @classmethod
@@ -38,11 +39,15 @@ class RunOutput:
         positions: what `positions` was after those steps. What the files hold beyond them is of steps that will be made
         again, and goes into files named abandoned-...
         """
-        run = config.run
+        run, notes = config.run, []
         for name in (METRICS_FILE, ROLLOUTS_FILE):
-            cut_back(folder / name, (positions or {}).get(name, 0))
+            if not cut_back(folder / name, (positions or {}).get(name, 0)):
+                notes.append(
+                    f"{folder / name}: lines that were there after step {done} have been removed since; training does "
+                    "not need them and goes on, but curves and reports will lack them"
+                )
         telemetry = Telemetry(folder, run.tensorboard, run.wandb_project, config.model_dump(mode="json"))
-        return cls(Console(steps, config.agents, done, console=terminal), telemetry, RolloutLog(folder))
+        return cls(Console(steps, config.agents, done, console=terminal), telemetry, RolloutLog(folder), notes)
 
     def positions(self) -> dict[str, int]:
         """How far the files go, by name, in bytes that have reached the disk."""
@@ -51,6 +56,8 @@ class RunOutput:
     def __enter__(self) -> RunOutput:
         for part in (self.telemetry, self.rollout_log, self.console):
             self._open.enter_context(part)
+        for note in self._notes:
+            self.note(note)
         return self
 
     def __exit__(self, *exception: Any) -> None:

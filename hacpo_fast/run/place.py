@@ -64,16 +64,12 @@ class Place:
 
     def check(self, config: Config) -> None:
         """Raises UserError if the folder cannot be written, or if the run in it has other settings."""
-        if self.folder.exists() and not self.continued:
-            raise UserError(
-                f"run.output: {self.folder} exists, and nothing is overwritten; "
-                "choose another folder, or go on with that run with run.resume=auto"
-            )
+        if not self.continued:
+            check_new_folder("run.output", self.folder, "or go on with that run with run.resume=auto")
+            return
         if self.folder.is_dir():
             _check_same(self.folder, config)
-        parent = next(parent for parent in (self.folder / "x").absolute().parents if parent.exists())
-        if not parent.is_dir() or not os.access(parent, os.W_OK):
-            raise UserError(f"run.output: {parent} is not a folder that can be written to; choose another one")
+        _check_writable("run.output", self.folder)
 
     @contextmanager
     def occupied(self, config: Config) -> Iterator[None]:
@@ -118,6 +114,11 @@ class Place:
         sweep(saved)
         if self.checkpoint is None:
             self.checkpoint = checkpoints.newest(saved, self.notes.append)
+        elif not self.checkpoint.exists():
+            raise UserError(
+                f"run.resume: {self.checkpoint} is gone by now: another process has been at work in the folder and "
+                "removed older checkpoints (run.keep_checkpoints); run.resume=auto takes the latest one"
+            )
         elif reason := damage(self.checkpoint):
             raise UserError(
                 f"run.resume: {self.checkpoint} is damaged ({reason}); run.resume=auto takes the latest whole one"
@@ -126,6 +127,20 @@ class Place:
             # From here on another history is made: later checkpoints, or damaged ones, are no part of it.
             checkpoints.abandon_later(saved, int(self.checkpoint.name.removeprefix("step-")))
             checkpoints.settle(saved, config.run.keep_checkpoints, config.run.keep_best)
+
+
+def check_new_folder(setting: str, folder: Path, otherwise: str = "") -> None:
+    """Raises UserError where the folder of a setting exists or cannot be made. otherwise: what else there is to do."""
+    if folder.exists() or folder.is_symlink():
+        more = f", {otherwise}" if otherwise else ""
+        raise UserError(f"{setting}: {folder} exists, and nothing is overwritten; choose another folder{more}")
+    _check_writable(setting, folder)
+
+
+def _check_writable(setting: str, folder: Path) -> None:
+    parent = next(parent for parent in (folder / "x").absolute().parents if parent.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise UserError(f"{setting}: {parent} is not a folder that can be written to; choose another one")
 
 
 def _settings_of(path: Path) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,9 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
         raise UserError(f"no {path}: is this the folder of a run?")
     records: list[dict[str, Any]] = []
     for record in read_jsonl(path):
+        parts = (record.get("agents", {}), record.get("validation", {}))
+        if not isinstance(record.get("step"), int) or not all(isinstance(part, dict) for part in parts):
+            raise UserError(f"{path}: a line is no record of a step: {json.dumps(record)[:200]}; remove or mend it")
         records = [old for old in records if not _replaces(record, old)] if _goes_back(record, records) else records
         records.append(record)
     return records

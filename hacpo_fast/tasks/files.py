@@ -18,6 +18,8 @@ def rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     file = Path(path).expanduser()
     if file.suffix not in _READERS:
         raise UserError(f"{file}: the name of a file with problems ends in {', '.join(_READERS)}")
+    if file.exists() and not file.is_file():
+        raise UserError(f"{file}: a folder or device, not a file with problems")
     if not file.is_file():
         folder = file.parent
         if not folder.is_dir():
@@ -41,10 +43,8 @@ def _jsonl(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 continue
             try:
                 row = json.loads(text)
-            except json.JSONDecodeError as error:
-                raise UserError(f"{where}: not JSON ({error.msg}, column {error.colno})") from None
-            except RecursionError:
-                raise UserError(f"{where}: not JSON (brackets within brackets, too deep to read)") from None
+            except (ValueError, RecursionError) as error:
+                raise UserError(f"{where}: {_not_json(error)}") from None
             if not isinstance(row, dict):
                 raise UserError(f"{where}: a {type(row).__name__}; every line must be an object like {{'prompt': ...}}")
             yield where, row
@@ -56,17 +56,26 @@ def _json(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         found = json.loads(file.read_bytes())
     except UnicodeDecodeError as error:
         raise UserError(f"{file}: not UTF-8 ({error})") from None
-    except json.JSONDecodeError as error:
-        if error.msg == "Extra data":
+    except (ValueError, RecursionError) as error:
+        if getattr(error, "msg", None) == "Extra data":
             yield from _jsonl(file)
             return
-        raise UserError(f"{file}, line {error.lineno}: not JSON ({error.msg}, column {error.colno})") from None
+        where = f"{file}, line {error.lineno}" if isinstance(error, json.JSONDecodeError) else str(file)
+        raise UserError(f"{where}: {_not_json(error)}") from None
     rows = found if isinstance(found, list) else [found]
     for number, row in enumerate(rows, 1):
         where = f"{file}, item {number}" if isinstance(found, list) else str(file)
         if not isinstance(row, dict):
             raise UserError(f"{where}: a {type(row).__name__}; the file must hold objects like {{'prompt': ...}}")
         yield where, row
+
+
+def _not_json(error: ValueError | RecursionError) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON ({error.msg}, column {error.colno})"
+    if isinstance(error, RecursionError):
+        return "not JSON (brackets within brackets, too deep to read)"
+    return "not JSON that can be read (a number of more than 4300 digits)"
 
 
 def _csv(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:

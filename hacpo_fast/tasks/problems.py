@@ -6,9 +6,11 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hacpo_fast.errors import UserError, install_hint
+from hacpo_fast.tasks.files import SUFFIXES
 from hacpo_fast.tasks.holdout import is_held_out
 from hacpo_fast.tasks.names import instead_of
 from hacpo_fast.tasks.rewards import needs_answer
@@ -51,20 +53,12 @@ def load_problems(task: TaskConfig) -> Problems:
 
     Raises UserError where the source, or a field of one of its rows, is missing; the message says which and where.
     """
-    read = _Conversations(task) if task.messages else _Prompts(task)
     seen: dict[str, Problem] = {}
     duplicates = contradictions = 0
-    for where, row in _rows(task):
-        try:
-            prompt, messages = read(row)
-            answer = _answer(task, row)
-            identity = _identity(prompt)
-        except UserError as error:
-            raise UserError(f"{where}: {error}") from None
-        problem = Problem(identity, prompt, messages, answer, row)
-        first = seen.setdefault(identity, problem)
+    for problem in _problems(task):
+        first = seen.setdefault(problem.id, problem)
         duplicates += first is not problem
-        contradictions += first.answer != answer
+        contradictions += first.answer != problem.answer
     if not seen:
         raise UserError(f"{task.name}: no problems in it")
     if "answer" in task.model_fields_set and all(problem.answer is None for problem in seen.values()):
@@ -73,12 +67,38 @@ def load_problems(task: TaskConfig) -> Problems:
     return Problems(list(seen.values()), duplicates, contradictions)
 
 
+def check_first_problem(task: TaskConfig) -> None:
+    """Raises UserError where the source of `task` cannot be read, or where its first problem is not one."""
+    if next(_problems(task.model_copy(update={"size": 1})), None) is None:  # some generators make all at once
+        raise UserError(f"{task.name}: no problems in it")
+
+
+def is_on_hub(task: TaskConfig) -> bool:
+    """Whether the problems of `task` come from the hub, and not from a file or folder."""
+    if task.kind not in ("hub", "benchmark"):
+        return False
+    place = task.name if task.kind == "hub" else task.source
+    return place is None or not (Path(place).suffix in SUFFIXES or Path(place).expanduser().is_dir())
+
+
 def split_held_out(problems: Sequence[Problem], share: float) -> tuple[list[Problem], list[Problem]]:
     """(training, held-out) problems, each in the order given; `is_held_out` decides by the prompt."""
     sides: tuple[list[Problem], list[Problem]] = ([], [])
     for problem in problems:
         sides[is_held_out(problem.prompt, share)].append(problem)
     return sides
+
+
+def _problems(task: TaskConfig) -> Iterator[Problem]:
+    """One for every row. Raises UserError, naming the row, where one has no prompt or answer."""
+    read = _Conversations(task) if task.messages else _Prompts(task)
+    for where, row in _rows(task):
+        try:
+            prompt, messages = read(row)
+            problem = Problem(_identity(prompt), prompt, messages, _answer(task, row), row)
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+        yield problem
 
 
 def _rows(task: TaskConfig) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -60,13 +60,14 @@ def test_what_is_evaluated_was_never_seen(pair):
 def test_a_cell_is_finished_for_its_own_settings_only(tmp_path):
     cell = cells(CONFIGS / "cpu.yaml")[0]
     assert not is_finished(cell, tmp_path)
-    (tmp_path / cell.file).write_text(json.dumps({"made_from": cell.made_from}))
+    result = {"pair": cell.pair, "method": cell.method, "seed": cell.seed, "made_from": cell.made_from}
+    (tmp_path / cell.file).write_text(json.dumps(result))
     assert is_finished(cell, tmp_path)
     moved = Plan.load(CONFIGS / "cpu.yaml").cells(Path("other/agents"))[0]
     assert is_finished(moved, tmp_path)
     for changes in ({"seeds": [9]}, {"warm_starts": [9]}, {"habit_steps": 3}, {"skill_steps": 3}):
         other = cells(CONFIGS / "cpu.yaml", **changes)[0]
-        (tmp_path / other.file).write_text(json.dumps({"made_from": cell.made_from}))
+        (tmp_path / other.file).write_text(json.dumps(result))
         assert not is_finished(other, tmp_path)
 
 
@@ -84,7 +85,12 @@ def test_pairs_of_one_task_share_the_skill_and_not_the_habits():
         ({"methods": {"hacpo": ["algorithm.prset=x"]}}, "did you mean algorithm.preset"),
         ({"pairs": {"p": {"task": "sums", "habits": {}}}}, "'sums' is not one of chain_sum, products"),
         ({"pairs": {"p": {"task": "products", "habits": {"alice": [0, 0]}}}}, "give those of alice and bob"),
-        ({"seed": [1]}, "seed: Extra inputs"),
+        ({"pairs": {"p": {"tasks": "sums"}}}, r"pairs.p.tasks: no such setting; did you mean 'task'\?"),
+        (
+            {"agents": {"a": {"model": "m"}}},
+            "look like the settings of one run, for python -m hacpo_fast.train .*p",
+        ),
+        ({"seed": [1]}, r"seed: no such setting; did you mean 'seeds'\?"),
     ],
 )
 def test_a_wrong_plan_is_named(tmp_path, change, said):

@@ -1,5 +1,6 @@
 """Teaching a few steps, and the folder that comes of it."""
 
+import io
 import json
 import os
 import random
@@ -7,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from rich.console import Console
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hacpo_fast.demo import __main__ as command
@@ -168,3 +170,19 @@ def test_a_killed_build_leaves_the_old_folder(tmp_path):
     with pytest.raises(RuntimeError, match="makes odd died"):
         build_agents([Killed()], "chain_sum", 0, tmp_path, lambda *_: None)
     assert [path.name for path in tmp_path.iterdir()] == ["odd"]
+
+
+def test_a_pipe_gets_lines_as_it_goes(tmp_path, monkeypatch):
+    out, seen = io.StringIO(), []
+
+    def build_agents(recipes, task, seed, out_folder, tell):
+        seen.append(out.getvalue())
+        for step in (1, 49, 50, 51, 100):
+            tell(ALICE, step, "sums, loss 0.50")
+            seen.append(out.getvalue())
+        return [None] * len(recipes)
+
+    monkeypatch.setattr(command, "build_agents", build_agents)
+    command._build([ALICE, BOB], "chain_sum", 0, tmp_path, Console(file=out, force_terminal=True, color_system=None))
+    assert [text.count("\n") for text in seen] == [1, 1, 1, 2, 2, 3]
+    assert seen[-1].startswith("making alice and bob\nalice: step 50 of at most 800, sums, loss 0.50\n")

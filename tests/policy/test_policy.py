@@ -149,6 +149,30 @@ def test_load_from_a_folder(tmp_path):
     torch.testing.assert_close(policy.score(PackedBatch.build(pairs)), tiny.single_logprobs(model, pairs))
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("model.safetensors", lambda old: old[:1000], "SafetensorError"),
+        ("model.safetensors", lambda old: b"", "SafetensorError"),
+        (
+            "config.json",
+            lambda old: old.replace(b'"num_hidden_layers": ', b'"num_hidden_layers": 1'),
+            "lack .* tensors",
+        ),
+        ("config.json", lambda old: old.replace(b'"intermediate_size": ', b'"intermediate_size": 1'), "RuntimeError"),
+        ("config.json", lambda old: old.replace(b'"silu"', b'"silly"'), "KeyError: 'silly'"),
+    ],
+)
+def test_a_damaged_folder_is_no_model(tmp_path, name, change, said):
+    """Above all, no weight that the files lack is drawn at random, which transformers does with a warning."""
+    tiny.build("llama").save_pretrained(tmp_path)
+    old = (tmp_path / name).read_bytes()
+    assert change(old) != old
+    (tmp_path / name).write_bytes(change(old))
+    with pytest.raises(UserError, match=f"cannot load the model '.*': .*{said}"):
+        Policy.load(str(tmp_path))
+
+
 def test_load_says_what_is_missing(tmp_path):
     with pytest.raises(UserError, match="cannot load the model"):
         Policy.load(str(tmp_path))

@@ -63,14 +63,15 @@ def test_other_errors_stay_what_they_are(tmp_path):
         assert raised.value is error
 
 
-def test_cutting_back_keeps_what_it_cuts(tmp_path):
+def test_cutting_back_keeps_what_it_cuts_and_tells_of_what_is_gone(tmp_path):
     path = tmp_path / "x.jsonl"
-    cut_back(path, 3)
-    assert not path.exists()
+    assert cut_back(path, 0) and not cut_back(path, 3) and not path.exists()
     path.write_text("one\ntwo\n")
-    cut_back(path, 8)
+    assert cut_back(path, 8) and not cut_back(path, 12)
     assert [path.name for path in tmp_path.iterdir()] == ["x.jsonl"]
-    cut_back(path, 4)
+    assert cut_back(path, 4)
     path.write_text("one\nthree\n")
-    cut_back(path, 4)
+    assert cut_back(path, 4)
     assert path.read_text() == "one\n" and (tmp_path / "abandoned-x.jsonl").read_text() == "two\nthree\n"
+    path.write_text("two\nthree\nfour\n")
+    assert not cut_back(path, 8) and path.read_text() == "two\nthre"

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from hacpo_fast.errors import UserError
-from hacpo_fast.run.evaluation_output import check_folder, print_scores, summarise
+from hacpo_fast.run.evaluation_folder import check_folder
+from hacpo_fast.run.evaluation_output import print_scores, summarise
 
 
 def answered(*rewards, tokens=3, ended=True, error=None):
