@@ -39,7 +39,7 @@ def rows(results: Iterable[dict[str, Any]], pairs: Sequence[str], methods: Seque
         for method in methods:
             runs = by_cell[pair, method]
             if runs:
-                difference = paired(_finals(runs), _finals(by_cell[pair, reference])) if method != reference else None
+                difference = paired(_both(runs), _both(by_cell[pair, reference])) if method != reference else None
                 table.append(_row(pair, method, runs, difference))
     return table
 
@@ -52,7 +52,7 @@ def _row(pair: str, method: str, runs: Runs, difference: Estimate | None) -> Row
         agents = [result["agents"][name] for result in results]
         row[f"{name} start"] = estimate([agent["start"] for agent in agents])
         row[f"{name} final"] = estimate([agent["final"] for agent in agents])
-    row["both final"] = estimate(list(_finals(runs).values()))
+    row["both final"] = estimate(list(_both(runs).values()))
     row["both - reference"] = difference
     for name in names:
         agents = [result["agents"][name] for result in results]
@@ -96,20 +96,23 @@ def _written(column: str, value: Any) -> str:
 def summary(results: Iterable[dict[str, Any]], pairs: Sequence[str], methods: Sequence[str], reference: str) -> str:
     """One table of all pairs in Markdown: final accuracy over both agents in percent, and what it cost.
 
-    Its column of differences is the mean over the pairs, seed by seed, of the seeds that all pairs have.
+    Differences from the reference, of that accuracy and of the mean training reward, are means over the pairs, seed by
+    seed, of the seeds that all pairs have.
     """
     by_cell = _by_cell(results)
     pairs = [pair for pair in pairs if any(by_cell[pair, method] for method in methods)]
-    heads = ["method", *pairs, f"Δ {reference}, all pairs", "answers", "updates", "cpu s"]
+    heads = ["method", *pairs, f"Δ {reference}", "Δ reward", "answers", "updates", "cpu s"]
     lines = ["| " + " | ".join(heads) + " |", "|---" + "|--:" * (len(heads) - 1) + "|"]
-    compared = _over_pairs(by_cell, pairs, reference)
+    compared = [by_cell[pair, reference] for pair in pairs]
     for method in methods:
         runs = [by_cell[pair, method] for pair in pairs]
         if pairs and all(runs):
-            difference = paired(_over_pairs(by_cell, pairs, method), compared) if method != reference else None
+            values = [_written("both final", estimate(list(_both(of_pair).values()))) for of_pair in runs]
+            for what in ("final", "training_reward"):
+                difference = paired(_over_pairs(runs, what), _over_pairs(compared, what))
+                values.append(_written("both - reference", difference if method != reference else None))
             costs = _costs([result for of_pair in runs for result in of_pair.values()])
-            values = [_written("both final", estimate(list(_finals(of_pair).values()))) for of_pair in runs]
-            values += [_written("both - reference", difference), *(_written(key, costs[key]) for key in COSTS)]
+            values += [_written(key, costs[key]) for key in COSTS]
             lines.append("| " + " | ".join([method, *values]) + " |")
     return "\n".join(lines) + "\n"
 
@@ -174,16 +177,15 @@ def _by_cell(results: Iterable[dict[str, Any]]) -> dict[tuple[str, str], Runs]:
     return by_cell
 
 
-def _finals(runs: Runs) -> dict[int, float]:
-    """Final accuracy by seed, mean of both agents."""
-    return {seed: _mean(agent["final"] for agent in result["agents"].values()) for seed, result in runs.items()}
+def _both(runs: Runs, what: str = "final") -> dict[int, float]:
+    """A number of the agents by seed, in the mean of both."""
+    return {seed: _mean(agent[what] for agent in result["agents"].values()) for seed, result in runs.items()}
 
 
-def _over_pairs(by_cell: dict[tuple[str, str], Runs], pairs: Sequence[str], method: str) -> dict[int, float]:
+def _over_pairs(runs: Sequence[Runs], what: str) -> dict[int, float]:
     """The mean of that over the pairs, for the seeds that all of them have."""
-    finals = [_finals(by_cell[pair, method]) for pair in pairs]
-    seeds = set.intersection(*(set(of_pair) for of_pair in finals)) if finals else set()
-    return {seed: _mean(of_pair[seed] for of_pair in finals) for seed in seeds}
+    both = [_both(of_pair, what) for of_pair in runs]
+    return {seed: _mean(of_pair[seed] for of_pair in both) for seed in set.intersection(*map(set, both))}
 
 
 def _costs(results: Sequence[dict[str, Any]]) -> dict[str, float]:

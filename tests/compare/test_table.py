@@ -77,13 +77,13 @@ def test_the_summary_by_hand():
         *RESULTS,
         result("far", "hacpo", 1, 0.6, 0.6),
         result("far", "gspo", 0, 0.1, 0.1),
-        result("far", "gspo", 1, 0.4, 0.6),
+        result("far", "gspo", 1, 0.4, 0.6, reward=0.7),
     ]
     head, _, gspo, hacpo = table.summary(results, ["far", "near"], ["gspo", "naive", "hacpo"], "hacpo").splitlines()
-    assert head == "| method | far | near | Δ hacpo, all pairs | answers | updates | cpu s |"
+    assert head == "| method | far | near | Δ hacpo | Δ reward | answers | updates | cpu s |"
     # seed 0: mean of 0.1 - 0.3 and 0.6 - 0.7; seed 1: mean of 0.5 - 0.6 and 0.5 - 0.8; seed 2 is not in both pairs
-    assert "| 30.0 ± 254.1 | 40.0 ± 65.7 | -17.5 ± 31.8 | 200 | 16 | 10.8 |" in gspo
-    assert "| - | 200 | 16 | 10.5 |" in hacpo
+    assert "| 30.0 ± 254.1 | 40.0 ± 65.7 | -17.5 ± 31.8 | +5.0 ± 63.5 | 200 | 16 | 10.8 |" in gspo
+    assert "| - | - | 200 | 16 | 10.5 |" in hacpo
 
 
 def test_a_summary_leaves_out_what_a_pair_lacks():
