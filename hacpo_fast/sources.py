@@ -56,6 +56,7 @@ def _check_folder(setting: str, place: str, weights: bool = False) -> None:
             )
     elif place.startswith((".", "~", "/")) or place.endswith("/") or (len(folder.parts) > 1 and folder.parent.is_dir()):
         there = sorted(path.name for path in folder.parent.glob("*/") if (path / "config.json").exists())
-        raise UserError(
-            f"{setting}: there is no folder {folder}" + (f"; {folder.parent} has {', '.join(there)}" if there else "")
-        )
+        others = f"; {folder.parent} has {', '.join(there)}" if there else ""
+        if not place.startswith((".", "~", "/")) and len(folder.parts) == 2:
+            others += f"; if the hub's is meant, start in a place that has no folder {folder.parent}"
+        raise UserError(f"{setting}: there is no folder {folder}{others}")

@@ -32,18 +32,29 @@ def parse(text: str) -> Any:
         return loader.construct_document(node)
     except RecursionError:
         raise UserError("brackets within brackets, too deep to read") from None
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: an explicit !!float or !!timestamp of something else
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: an explicit !!float of something else
         raise UserError(str(error)) from None
+    except (LookupError, AttributeError):  # an explicit !!bool, !!int or !!timestamp of something else
+        raise UserError("a value is not of the type that its !!tag says; leave the tag out") from None
     finally:
         if loader is not None:
             loader.dispose()
 
 
+_MERGE = "tag:yaml.org,2002:merge"
+_TEXT = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value")
+"""What is text here without quotes: dates, and a single =."""
+
+
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: ClassVar = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in _TEXT]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+    def __init__(self, stream):
+        super().__init__(stream)
+        self._flattened: set[yaml.Node] = set()
 
     def construct_yaml_int(self, node):
         try:
@@ -54,15 +65,28 @@ class _Loader(yaml.SafeLoader):
                 None, None, f"no number that can be read ({digits} digits)", node.start_mark
             ) from None
 
-    def construct_mapping(self, node, deep=False):
-        # `<<` takes over another mapping's keys, which those of this one replace: its own alone must be different.
-        own = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
-        keys = [self.construct_object(key, deep=True) for key in own]
+    def flatten_mapping(self, node):
+        # Not that of the base class, which lets the last of `<<: [*a, *b]` win, and at times what was replaced.
+        if node in self._flattened:  # as itself, or where another mapping takes it over
+            return
+        self._flattened.add(node)
+        own = [pair for pair in node.value if pair[0].tag != _MERGE]
+        keys = [self.construct_object(key, deep=True) for key, _ in own]
         for number, key in enumerate(keys):
             if keys.count(key) > 1:
-                again = own[keys.index(key, number + 1)]
+                again, _ = own[keys.index(key, number + 1)]
                 raise yaml.constructor.ConstructorError(None, None, f"'{key}' stands twice", again.start_mark)
-        return super().construct_mapping(node, deep)
+        taken_over: list[yaml.Node] = []
+        for key, value in node.value:
+            if key.tag == _MERGE:
+                taken_over += value.value if isinstance(value, yaml.SequenceNode) else [value]
+        below = []
+        for other in reversed(taken_over):  # of equal keys the last in `node.value` wins: own ones, then the first `<<`
+            if not isinstance(other, yaml.MappingNode):
+                raise yaml.constructor.ConstructorError(None, None, "<< needs a mapping, or several", other.start_mark)
+            self.flatten_mapping(other)
+            below += other.value
+        node.value = [*below, *own]
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)

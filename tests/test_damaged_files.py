@@ -102,7 +102,9 @@ def test_a_damaged_cell_is_made_again(tmp_path, monkeypatch):
     from hacpo_fast.compare.plan import Plan
 
     cell = Plan.load(PLAN).cells(Path("agents"))[0]
+    agent = {"start": 0, "final": 0.5, "training_reward": 0.3, "rollouts": 9, "updates": 2}
     result = {"pair": cell.pair, "method": cell.method, "seed": cell.seed, "made_from": cell.made_from}
+    result["agents"] = {"alice": agent, "bob": agent}
     (tmp_path / cell.file).write_text(json.dumps(result))
     assert is_finished(cell, tmp_path)
     (tmp_path / cell.file).write_text(json.dumps(result)[:-5])

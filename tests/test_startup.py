@@ -10,7 +10,8 @@ import pytest
 
 from hacpo_fast import hub
 from hacpo_fast.config import AgentConfig, TaskConfig
-from hacpo_fast.sources import check_sources
+from hacpo_fast.errors import UserError
+from hacpo_fast.sources import check_folders, check_sources
 
 MISTAKES = {
     "train: a setting": ("train", ["mine.yaml", "training.learning_rate=1"], "did you mean training.lr?"),
@@ -148,3 +149,20 @@ def test_only_what_comes_from_the_hub_asks_for_it(online, tmp_path, task, model,
     task = TaskConfig(reward="exact", **{key: places.get(value, value) for key, value in task.items()})
     assert check_sources([task], {"ada": AgentConfig(model=places.get(model, model))}) == []
     assert calls == ([("huggingface.co", 443)] if asked else [])
+
+
+@pytest.mark.parametrize("endpoint", ["mirror.org", "http://h:abc", "http://[::1", "https://a..b", "ftp://h"])
+def test_an_endpoint_that_is_no_address_is_one_message(endpoint, monkeypatch):
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    with pytest.raises(UserError, match=r"HF_ENDPOINT: .* is no address such as"):
+        hub.stay_offline_unless_reachable()
+
+
+def test_a_name_of_the_hub_beside_a_folder_of_its_owner_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "owner").mkdir()
+    with pytest.raises(UserError, match="if the hub's is meant, start in a place that has no folder owner"):
+        check_folders("a", AgentConfig(model="owner/model"))
+    check_folders("a", AgentConfig(model="another/model"))

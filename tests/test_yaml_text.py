@@ -24,6 +24,10 @@ MANY = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
         ("? {a: 1}\n: 2", "unhashable key"),
         ("run: !!python/object:os.system {}", "could not determine a constructor"),
         ("run: !!timestamp 2026-13-45", "month must be in 1..12"),
+        ("run: !!timestamp today", "not of the type that its !!tag says"),
+        ("run: !!bool perhaps", "not of the type that its !!tag says"),
+        ("run: !!int ''", "not of the type that its !!tag says"),
+        ("run: !!map {<<: [1]}", "<< needs a mapping, or several"),
         ("run: \x1b[2J", "special characters are not allowed"),
     ],
 )
@@ -44,6 +48,24 @@ def test_what_people_write():
     base = {"lr": 1e-6, "day": "2026-01-31"}
     assert yaml_text.parse(text) == {"base": base, "x": {**base, "lr": 2}, "y": base, "z": [base, 16, True, None, "3"]}
     assert yaml_text.parse("") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        ("a: &a {k: 1, lr: 1}\nz: {<<: *a, lr: 2}", {"k": 1, "lr": 2}),
+        ("a: &a {k: 1, lr: 1}\nz: {lr: 2, <<: *a}", {"k": 1, "lr": 2}),
+        ("a: &a {lr: 1}\nb: &b {lr: 2, k: 2}\nz: {<<: [*a, *b]}", {"k": 2, "lr": 1}),  # the first has precedence
+        ("a: &a {k: 1}\nb: &b {<<: *a, k: 2}\nz: {<<: *b}", {"k": 2}),
+        ("a: &a {k: 1}\nb: {c: {d: &d {<<: *a, k: 2}}}\nz: {<<: *d}", {"k": 2}),  # taken over before it is built
+    ],
+)
+def test_mappings_that_take_over_others(text, last):
+    assert yaml_text.parse(text)["z"] == last
+
+
+def test_an_equals_sign_alone_is_text():
+    assert yaml_text.parse("answer: =") == {"answer": "="}
 
 
 @pytest.mark.parametrize("include", ['"\\0"', "x" * 300 + ".yaml"])

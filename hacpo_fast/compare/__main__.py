@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from hacpo_fast.command_line import exit_status
 from hacpo_fast.compare import table
-from hacpo_fast.compare.cell import is_finished, run_cell
+from hacpo_fast.compare.cell import is_finished, result_of, run_cell
 from hacpo_fast.compare.plan import Cell, Plan
 from hacpo_fast.compare.runner import Job, run_jobs
 from hacpo_fast.compare.warm_starts import teach_habits, teach_skill
@@ -55,28 +55,24 @@ def _compare(chosen: argparse.Namespace) -> int:
         raise UserError("--workers: at least one process is needed")
     output = chosen.output or Path("runs/comparison") / (chosen.plan.stem + ("-quick" if chosen.quick else ""))
     agents, cells = chosen.agents or output / "agents", output / "cells"
+    name = chosen.plan.stem
+    for document in chosen.into:
+        table.check_document(document, (name, f"{name} summary"))
     cells.mkdir(parents=True, exist_ok=True)
     console = Console()
     wanted = plan.cells(agents)
     if not chosen.table:
         _run(wanted, agents, cells, chosen.workers, console)
-    finished = [result for cell, result in _results(wanted, cells)]
+    finished = [result for cell in wanted if (result := result_of(cell, cells)) is not None]
     shown = (list(plan.pairs), list(plan.methods), plan.reference)
     text = table.write(output, table.rows(finished, *shown), plan.reference)
     for document in chosen.into:
-        name = chosen.plan.stem
         table.replace_in(document, {name: text, f"{name} summary": table.summary(finished, *shown)})
     console.print(text, markup=False, highlight=False, soft_wrap=True)
     console.print(
         f"{len(finished)} of {len(wanted)} cells; table.md, table.csv and table.json are in {output}", markup=False
     )
     return 0
-
-
-def _results(wanted: Sequence[Cell], cells: Path):
-    """(cell, result) of those that are finished."""
-    known = {(result["pair"], result["method"], result["seed"]): result for result in table.read_cells(cells)}
-    return [(cell, known[cell.pair, cell.method, cell.seed]) for cell in wanted if is_finished(cell, cells)]
 
 
 def _run(wanted: Sequence[Cell], agents: Path, cells: Path, workers: int, console: Console) -> None:

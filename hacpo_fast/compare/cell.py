@@ -15,21 +15,24 @@ from hacpo_fast.demo.worked import TASKS, prompt, split
 
 SERIES = ("reward", "capability", "cross_ratio_mean", "cross_live", "cross_lower", "own_clip_low", "own_clip_high")
 """Numbers of every step and agent that are kept."""
+KEPT = ("start", "final", "training_reward", "rollouts", "updates")
+"""Numbers of every agent; without them a result is none."""
 
 
 def is_finished(cell: Cell, cells: Path) -> bool:
     """Whether there is a result of the cell as it is now: another setting, agent or seed is another cell."""
-    result = read_cell(cells / cell.file)
-    return result is not None and result["made_from"] == cell.made_from
+    return result_of(cell, cells) is not None
 
 
-def read_cell(path: Path) -> dict[str, Any] | None:
-    """What `run_cell` wrote; None where there is no such file, or one that somebody has damaged."""
+def result_of(cell: Cell, cells: Path) -> dict[str, Any] | None:
+    """What `run_cell` wrote for the cell as it is now; None where there is no such file, or one that is damaged."""
     try:
-        result = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError, RecursionError):
+        result = json.loads((cells / cell.file).read_text())
+        whole = all(isinstance(result["agents"][name][key], int | float) for name in cell.config.agents for key in KEPT)
+        whole = whole and (result["pair"], result["method"], result["seed"]) == (cell.pair, cell.method, cell.seed)
+        return result if whole and result["made_from"] == cell.made_from else None
+    except (FileNotFoundError, ValueError, RecursionError, LookupError, TypeError):
         return None
-    return result if isinstance(result, dict) and {"pair", "method", "seed", "made_from"} <= result.keys() else None
 
 
 def run_cell(cell: Cell, cells: Path) -> None:

@@ -107,12 +107,20 @@ class Plan(Section):
 
         Raises UserError where the settings of one are wrong.
         """
-        return [
+        cells = [
             self._cell(number, pair, method, agents)
             for number in range(len(self.seeds))
             for pair in self.pairs
             for method in self.methods
         ]
+        files = [cell.file for cell in cells]
+        for cell in cells:
+            if files.count(cell.file) > 1:
+                raise UserError(
+                    f"two results would be {cell.file}: every seed may be there once, and names without -- in them "
+                    "cannot be confused"
+                )
+        return cells
 
     def _cell(self, number: int, pair: str, method: str, agents: Path) -> Cell:
         seed, warm_start = self.seeds[number], self.warm_starts[number % len(self.warm_starts)]

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hacpo_fast.compare.cell import read_cell
 from hacpo_fast.compare.statistics import Estimate, estimate, paired
 from hacpo_fast.errors import UserError
 
@@ -20,11 +19,6 @@ Row = dict[str, Any]
 Runs = dict[int, dict[str, Any]]
 """Results of one pair and method by seed."""
 COSTS = ("rollouts", "updates", "cpu s")
-
-
-def read_cells(folder: Path) -> list[dict[str, Any]]:
-    """Results of all cells in a folder; damaged files count as not there."""
-    return [result for path in sorted(folder.glob("*.json")) if (result := read_cell(path)) is not None]
 
 
 def rows(results: Iterable[dict[str, Any]], pairs: Sequence[str], methods: Sequence[str], reference: str) -> list[Row]:
@@ -147,26 +141,43 @@ def write(folder: Path, table: Sequence[Row], reference: str) -> str:
     return text
 
 
+def check_document(document: Path, names: Iterable[str]) -> None:
+    """Raises UserError where `replace_in` would find no place for any of these texts."""
+    marks = [_marks(name) for name in names]
+    text = _read(document)
+    if not any(end in text.partition(begin)[2] for begin, end in marks):
+        wanted = " or ".join(f"{begin.strip()} and {end}" for begin, end in marks)
+        raise UserError(f"--into: {document} has no lines {wanted}")
+
+
 def replace_in(document: Path, texts: dict[str, str]) -> None:
     """Puts each text between the lines `<!-- NAME -->` and `<!-- end of NAME -->` of a document, where it has them.
 
     Raises UserError if it has those of none.
     """
-    if not document.is_file():
-        raise UserError(f"--into: there is no document {document}")
-    old = new = document.read_text()
-    placed = 0
+    check_document(document, texts)
+    old = new = _read(document)
     for name, text in texts.items():
-        before, begin, rest = new.partition(f"<!-- {name} -->\n")
-        _, end, after = rest.partition(f"<!-- end of {name} -->")
-        if begin and end:
+        begin, end = _marks(name)
+        before, found, rest = new.partition(begin)
+        _, ended, after = rest.partition(end)
+        if found and ended:
             new = before + begin + text + end + after
-            placed += 1
-    if not placed:
-        marks = " or ".join(f"<!-- {name} --> and <!-- end of {name} -->" for name in texts)
-        raise UserError(f"--into: {document} has no lines {marks}")
     if new != old:
         document.write_text(new)
+
+
+def _marks(name: str) -> tuple[str, str]:
+    return f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+
+
+def _read(document: Path) -> str:
+    if not document.is_file():
+        raise UserError(f"--into: there is no document {document}")
+    try:
+        return document.read_text()
+    except UnicodeDecodeError as error:
+        raise UserError(f"--into: {document} is no text in UTF-8 ({error})") from None
 
 
 def _by_cell(results: Iterable[dict[str, Any]]) -> dict[tuple[str, str], Runs]:

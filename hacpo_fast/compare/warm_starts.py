@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from hacpo_fast.compare.plan import WarmStart
+from hacpo_fast.demo.recipe import AgentRecipe
 from hacpo_fast.demo.worked import TASKS, split
 
 
 def teach_skill(warm_start: WarmStart, agents: Path) -> None:
-    """Makes the agent without bad habits in its folder of `agents`."""
+    """Makes the agent without bad habits in its folder of `agents`, where it is not there yet."""
     from hacpo_fast.demo import build
 
-    pupil = build.new_pupil(
-        warm_start.skilled, TASKS[warm_start.task], split(TASKS[warm_start.task])[0], warm_start.seed
-    )
-    build.teach_skill(pupil, lambda *_: None)
-    _save(pupil, agents / warm_start.skilled_folder)
+    with _alone(agents / warm_start.skilled_folder) as missing:
+        if missing:
+            pupil = _new_pupil(warm_start, warm_start.skilled)
+            build.teach_skill(pupil, lambda *_: None)
+            _save(pupil, agents / warm_start.skilled_folder)
 
 
 def teach_habits(warm_start: WarmStart, agents: Path) -> None:
@@ -27,15 +31,34 @@ def teach_habits(warm_start: WarmStart, agents: Path) -> None:
 
     from hacpo_fast.demo import build
 
-    recipe, seed = warm_start.recipe, warm_start.seed
-    pupil = build.new_pupil(recipe, TASKS[warm_start.task], split(TASKS[warm_start.task])[0], seed)
-    pupil = replace(
-        pupil,
-        model=AutoModelForCausalLM.from_pretrained(agents / warm_start.skilled_folder, use_safetensors=True),
-        rng=random.Random(f"{seed}/{recipe.name}/{recipe.habits}"),
-    )
-    build.teach_habits(pupil, lambda *_: None)
-    _save(pupil, agents / warm_start.folder)
+    recipe = warm_start.recipe
+    with _alone(agents / warm_start.folder) as missing:
+        if missing:
+            pupil = replace(
+                _new_pupil(warm_start, recipe),
+                model=AutoModelForCausalLM.from_pretrained(agents / warm_start.skilled_folder, use_safetensors=True),
+                rng=random.Random(f"{warm_start.seed}/{recipe.name}/{recipe.habits}"),
+            )
+            build.teach_habits(pupil, lambda *_: None)
+            _save(pupil, agents / warm_start.folder)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[bool]:
+    """Waits until no other process makes `folder`, which several plans may share, and keeps them out of it. Yields
+    whether it is missing."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f".{folder.name}.lock").open("a") as lock:
+        with suppress(OSError):  # file systems without locks: one process at a time, then
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield not folder.exists()
+
+
+def _new_pupil(warm_start: WarmStart, recipe: AgentRecipe):
+    from hacpo_fast.demo import build
+
+    task = TASKS[warm_start.task]
+    return build.new_pupil(recipe, task, split(task)[0], warm_start.seed)
 
 
 def _save(pupil, folder: Path) -> None:
@@ -45,5 +68,4 @@ def _save(pupil, folder: Path) -> None:
         pupil.model.save_pretrained(place)
         pupil.tokenizer.save_pretrained(place)
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
     write_folder(folder, fill)

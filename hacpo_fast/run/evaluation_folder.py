@@ -12,7 +12,7 @@ RESPONSES, SCORES, SETTINGS = "responses.jsonl", "scores.json", "settings.yaml"
 
 def check_folder(folder: Path, resume: bool = False) -> None:
     """Raises UserError where the folder exists or cannot be made; to resume, where there is no evaluation in it."""
-    begun = (folder / SETTINGS).is_file()
+    begun = folder.is_dir() and (folder / SETTINGS).is_file()
     if not resume:
         check_new_folder("--output", folder, "or go on with the evaluation in it by --resume" if begun else "")
     elif not begun:

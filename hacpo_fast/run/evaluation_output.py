@@ -3,10 +3,11 @@ tables in the terminal."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 from rich import box
@@ -18,11 +19,15 @@ from hacpo_fast.errors import UserError
 from hacpo_fast.run.evaluation_folder import RESPONSES, SCORES, SETTINGS
 from hacpo_fast.run.jsonl import JsonlWriter, read_jsonl
 from hacpo_fast.run.metrics import summarise_samples
+from hacpo_fast.run.whole import write_text
 from hacpo_fast.tasks import Problem
 from hacpo_fast.validation import Answered
 
 Record = dict[str, Any]
 """A line of responses.jsonl: what a problem, the responses to it and their rewards were."""
+
+FIELDS = ("task", "agent", "sampling", "problem", "answer", "rewards", "errors", "tokens", "ended")
+"""Of a record: what a resumed evaluation reads."""
 
 Scores = dict[str, dict[str, dict[str, dict[str, float]]]]
 """By task, by agent, by name of the sampling settings, by metric."""
@@ -41,12 +46,12 @@ class EvaluationOutput:
         settings = {"tasks": {name: task.model_dump(mode="json") for name, task in tasks.items()}, **settings}
         text = yaml.safe_dump(settings, sort_keys=False)
         if resume:
-            _check_same(yaml.safe_load((folder / SETTINGS).read_text()), yaml.safe_load(text), folder / SETTINGS)
+            _check_same(_settings(folder / SETTINGS), yaml.safe_load(text), folder / SETTINGS)
         else:
             folder.mkdir(parents=True)
-            (folder / SETTINGS).write_text(text)
-        there = read_jsonl(folder / RESPONSES) if (folder / RESPONSES).exists() else []
-        self._kept = {(line["task"], line["agent"], line["sampling"], line["problem"]): line for line in there}
+            write_text(folder / SETTINGS, text)
+        self._lock = _locked(folder / RESPONSES)
+        self._kept = _answered(folder / RESPONSES)
         self._responses = JsonlWriter(folder / RESPONSES)
 
     def __len__(self) -> int:
@@ -102,9 +107,49 @@ class EvaluationOutput:
 
     def close(self) -> None:
         self._responses.close()
+        self._lock.close()
 
 
-def _check_same(old: Any, new: Any, where: Path) -> None:
+def _locked(path: Path) -> IO:
+    """The file, which no other process may lock while it is open. Raises UserError where one has."""
+    file = path.open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise UserError(f"--output: another process is evaluating in {path.parent}") from None
+    except OSError:  # file systems without locks
+        pass
+    return file
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        settings = yaml.safe_load(path.read_text())
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        settings = str(error).splitlines()[0]
+    if not isinstance(settings, dict):
+        raise UserError(f"--resume: {path} holds no settings any more ({settings}); start anew in another folder")
+    return settings
+
+
+def _answered(path: Path) -> dict[tuple[str, str, str, str], Record]:
+    """The lines of responses.jsonl by task, agent, sampling and problem."""
+    answered = {}
+    for number, line in enumerate(read_jsonl(path), 1):
+        if missing := [field for field in FIELDS if field not in line]:
+            raise UserError(
+                f"--resume: {path}: answer {number} lacks {', '.join(missing)}: the file is damaged; remove that line "
+                "and the problem is answered again"
+            )
+        answered[line["task"], line["agent"], line["sampling"], line["problem"]] = line
+    return answered
+
+
+def _check_same(old: dict[str, Any], new: dict[str, Any], where: Path) -> None:
+    models, given = list(old.get("agents") or {}), list(new["agents"])
+    if models != given and sorted(models) == sorted(given):  # sampling depends on an agent's number
+        raise UserError(f"--resume: the models were {', '.join(models)}, in this order; give them in it again")
     before, now = dict(_leaves(old)), dict(_leaves(new))
     differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     if differing:

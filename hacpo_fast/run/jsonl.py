@@ -94,19 +94,21 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
 
 
 def _mend(path: Path) -> None:
-    """Cut off a torn last line, and end a whole one, so that appending keeps the file valid."""
+    """Cut off a last line that is torn or no JSON, and end a whole one, so that appending keeps the file valid."""
     if not path.exists() or path.stat().st_size == 0:
         return
     with path.open("r+b") as file:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:  # the file may be large, its end is not
-            end = content.rfind(b"\n") + 1
-            tail = content[end:]
-        if not tail:
+            ended = content[-1:] == b"\n"
+            start = content.rfind(b"\n", 0, len(content) - ended) + 1
+            last = content[start:]
+        if not last.strip():
             return
         try:
-            json.loads(tail)
-        except ValueError:
-            file.truncate(end)
+            json.loads(last)
+        except (ValueError, RecursionError):
+            file.truncate(start)
         else:
-            file.seek(0, 2)
-            file.write(b"\n")
+            if not ended:
+                file.seek(0, 2)
+                file.write(b"\n")

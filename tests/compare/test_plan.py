@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hacpo_fast.compare.__main__ import main
 from hacpo_fast.compare.cell import check_held_out, is_finished
 from hacpo_fast.compare.plan import Plan
 from hacpo_fast.demo.worked import TASKS, prompt, split
@@ -11,6 +12,14 @@ from hacpo_fast.errors import UserError
 from hacpo_fast.tasks import load_problems, split_held_out
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "comparison"
+
+
+def result_of(cell, final=0.5):
+    agent = {"start": 0, "final": final, "training_reward": 0.3, "rollouts": 9, "updates": 2}
+    return {
+        "pair": cell.pair, "method": cell.method, "seed": cell.seed, "made_from": cell.made_from, "answers": 1024,
+        "cpu_seconds": 1.5, "agents": {key: {**agent, "steps": {"cross_live": [None]}} for key in ("alice", "bob")},
+    }  # fmt: skip
 
 
 def cells(path, **changes):
@@ -60,7 +69,7 @@ def test_what_is_evaluated_was_never_seen(pair):
 def test_a_cell_is_finished_for_its_own_settings_only(tmp_path):
     cell = cells(CONFIGS / "cpu.yaml")[0]
     assert not is_finished(cell, tmp_path)
-    result = {"pair": cell.pair, "method": cell.method, "seed": cell.seed, "made_from": cell.made_from}
+    result = result_of(cell)
     (tmp_path / cell.file).write_text(json.dumps(result))
     assert is_finished(cell, tmp_path)
     moved = Plan.load(CONFIGS / "cpu.yaml").cells(Path("other/agents"))[0]
@@ -69,6 +78,44 @@ def test_a_cell_is_finished_for_its_own_settings_only(tmp_path):
         other = cells(CONFIGS / "cpu.yaml", **changes)[0]
         (tmp_path / other.file).write_text(json.dumps(result))
         assert not is_finished(other, tmp_path)
+
+
+@pytest.mark.parametrize("broken", [{"agents": {}}, {"agents": []}, {"agents": {"alice": {"start": 0}}}, {"seed": [0]}])
+def test_a_result_that_lacks_something_is_none(tmp_path, broken):
+    cell = cells(CONFIGS / "cpu.yaml")[0]
+    (tmp_path / cell.file).write_text(json.dumps({**result_of(cell), **broken}))
+    assert not is_finished(cell, tmp_path)
+
+
+def test_copies_of_results_count_for_nothing(tmp_path, capsys):
+    cell = cells(CONFIGS / "cpu.yaml")[0]
+    (tmp_path / "cells").mkdir()
+    (tmp_path / "cells" / cell.file).write_text(json.dumps(result_of(cell)))
+    old = {**result_of(cell, final=0.25), "made_from": {}}
+    (tmp_path / "cells" / "zz-old.json").write_text(json.dumps(old))
+    assert main([str(CONFIGS / "cpu.yaml"), "--output", str(tmp_path), "--table"]) == 0
+    said = capsys.readouterr().out
+    assert "1 of 90 cells" in said and "| 50.0 |" in said and "25.0" not in said
+
+
+@pytest.mark.parametrize(
+    "changes", [{"seeds": [0, 0]}, {"methods": {"hacpo": [], "b--c": [], "c": []}, "pairs": ["a", "a--b"]}]
+)
+def test_no_two_results_have_the_same_file(changes):
+    one = Plan.load(CONFIGS / "cpu.yaml").pairs["similar sums"]
+    changes |= {"pairs": dict.fromkeys(changes.get("pairs", ["a"]), one)}
+    with pytest.raises(UserError, match=r"two results would be a--.*--0\.json"):
+        cells(CONFIGS / "cpu.yaml", **changes)
+
+
+def test_a_wrong_document_is_told_before_anything_is_made(tmp_path, capsys):
+    (tmp_path / "a.md").write_bytes(b"\xff<!-- cpu -->\n<!-- end of cpu -->")
+    (tmp_path / "b.md").write_text("<!-- cpu -->\n")
+    for name, said in (("a.md", "no text in UTF-8"), ("b.md", "has no lines"), ("c.md", "there is no document")):
+        command = [str(CONFIGS / "cpu.yaml"), "--output", str(tmp_path / "out"), "--into", str(tmp_path / name)]
+        assert main(command) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_pairs_of_one_task_share_the_skill_and_not_the_habits():

@@ -6,9 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from hacpo_fast.config import Config
 from hacpo_fast.errors import UserError
 from hacpo_fast.run.evaluation_folder import check_folder
-from hacpo_fast.run.evaluation_output import print_scores, summarise
+from hacpo_fast.run.evaluation_output import EvaluationOutput, print_scores, summarise
+from hacpo_fast.run.jsonl import JsonlWriter, read_jsonl
 
 
 def answered(*rewards, tokens=3, ended=True, error=None):
@@ -81,3 +83,59 @@ def test_folders_that_cannot_be_the_output(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="is not a folder that can be written to"):
         check_folder(tmp_path / "file" / "x")
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """Opens an evaluation by the names of its agents, a new one or to go on; those that are open are closed."""
+    opened = []
+
+    def begin(*agents, resume=False):
+        task = {"kind": "file", "name": "p.jsonl"}
+        config = Config.model_validate({"task": task, "agents": {name: {"model": name} for name in agents}})
+        opened.append(EvaluationOutput(tmp_path / "out", config, {"p": config.task}, resume))
+        return opened[-1]
+
+    yield begin
+    for one in opened:
+        one.close()
+
+
+def test_two_processes_do_not_write_into_one_evaluation(begun):
+    first = begun("a")
+    with pytest.raises(UserError, match="another process is evaluating in"):
+        begun("a", resume=True)
+    first.close()
+    begun("a", resume=True)
+
+
+def test_models_in_another_order_are_told(begun):
+    begun("a", "b").close()
+    with pytest.raises(UserError, match="the models were a, b, in this order"):
+        begun("b", "a", resume=True)
+
+
+@pytest.mark.parametrize("text", ["", "tasks: {p: [", "- 1", "a: \0"])
+def test_damaged_settings_are_one_message(begun, tmp_path, text):
+    begun("a").close()
+    (tmp_path / "out/settings.yaml").write_text(text)
+    with pytest.raises(UserError, match=r"settings\.yaml holds no settings any more \(.*\); start anew"):
+        begun("a", resume=True)
+
+
+def test_damaged_answers_are_one_message(begun, tmp_path):
+    begun("a").close()
+    (tmp_path / "out/responses.jsonl").write_text('{"task": "p", "agent": "a"}\n')
+    with pytest.raises(UserError, match=r"answer 1 lacks sampling, problem, answer, .* remove that line"):
+        begun("a", resume=True)
+
+
+@pytest.mark.parametrize("last", ['{"a": ', '{"a": \n', "\0\0\n"])
+def test_a_broken_last_line_does_not_end_up_in_the_middle(tmp_path, last):
+    path = tmp_path / "r.jsonl"
+    path.write_text('{"n": 1}\n' + last)
+    assert read_jsonl(path) == [{"n": 1}]
+    writer = JsonlWriter(path)
+    writer.write({"n": 2})
+    writer.close()
+    assert read_jsonl(path) == [{"n": 1}, {"n": 2}]
