@@ -233,3 +233,27 @@ def test_rollouts_are_browsed_by_step_source_reward_and_words(tab, tmp_path):
     assert "bea" in text and "step 1" in text and "dropped" in text
     advantages = tab.js("[...document.querySelectorAll('.sample .advantages b')].map((e) => e.textContent)")
     assert advantages == ["\u22120.60", "\u22120.60"]
+
+
+def test_runs_are_called_by_what_tells_them_apart(tab, tmp_path):
+    names = [f"quickstart-{name}-20261130-20243{at}" for at, name in enumerate(("hacpo", "gspo"))]
+    show(tab, [made_runs.write(tmp_path / name, **PLAIN_RUN) for name in names])
+    rows = tab.js("[...document.querySelectorAll('section[aria-label=Results] tbody th')].map((e) => e.textContent)")
+    assert rows == ["hacpo \u00b7 ada", "hacpo \u00b7 bea", "gspo \u00b7 ada", "gspo \u00b7 bea"]
+    whole = "section[aria-label=Results] tbody th [title], #controls .chip[title], svg .end title"
+    titles = f"[...document.querySelectorAll({whole!r})].map((e) => e.getAttribute('title') || e.textContent)"
+    assert len(tab.js(titles)) == 4 + 2 + 4 and set(tab.js(titles)) == set(names)
+    assert [
+        text.split(" ")[0] for text in tab.js("[...document.querySelectorAll('.fact')].map((e) => e.textContent)")
+    ] == names
+
+
+def test_a_table_that_goes_on_to_the_right_fades_there(tab, tmp_path):
+    show(tab, [made_runs.write(tmp_path / "run", **PLAIN_RUN)])
+    fades = "getComputedStyle(document.querySelector('section[aria-label=Results] .scroll')).maskImage !== 'none'"
+    assert not tab.js(fades)
+    tab.look(500, 900, dark=False)
+    assert tab.js(fades)
+    tab.js("document.querySelector('section[aria-label=Results] .scroll').scrollLeft = 5000")
+    tab.look(500, 901, dark=False)
+    assert not tab.js(fades)

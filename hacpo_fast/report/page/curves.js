@@ -205,7 +205,7 @@ const labelWidth = (labels) => 20 + 7.6 * Math.max(...labels.map((text) => text.
 function endLabels(chart, lines, width) {
   const values = lines.map(({ line }) => written(chart.kind, ends(line)[1]));
   const labels = lines.map(({ line }, index) => `${nameOf(line.run, line.agent)}  ${values[index]}`);
-  return labelWidth(labels) > 0.4 * width ? values : labels;
+  return labelWidth(labels) > 0.3 * width ? values : labels;
 }
 
 // First and last known value.
@@ -233,6 +233,8 @@ function drawEnds(labelled, labels, drawing, box, x, y) {
   }
   labelled.forEach(({ line }, index) => {
     const label = svg("text", { class: "end", x: last[index][0] + 11, y: heights[index] + 4.5 }, labels[index]);
+    const name = wholeName(line.run);
+    if (name) label.append(svg("title", {}, name));
     label.style.setProperty("--c", colourOf(line.run, line.agent));
     drawing.append(label);
   });

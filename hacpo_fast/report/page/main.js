@@ -1,11 +1,11 @@
 // The page, from top to bottom.
 
-function chip(text, mark, pressed, toggle, suffix) {
+function chip(text, mark, pressed, toggle, { suffix = "", title = null } = {}) {
   return el(
     "button",
-    { class: "chip", type: "button", "aria-pressed": String(pressed), onclick: toggle },
+    { class: "chip", type: "button", title, "aria-pressed": String(pressed), onclick: toggle },
     mark,
-    el("span", {}, text + (suffix || "")),
+    el("span", {}, text + suffix),
   );
 }
 
@@ -38,8 +38,12 @@ function showControls() {
     RUNS.forEach((run, index) =>
       add(
         "run " + index,
-        chip(run.name, chipMark("run", index), !state.hiddenRuns.has(index), () =>
-          again({ hiddenRuns: toggled(state.hiddenRuns, index) }),
+        chip(
+          run.label,
+          chipMark("run", index),
+          !state.hiddenRuns.has(index),
+          () => again({ hiddenRuns: toggled(state.hiddenRuns, index) }),
+          { title: wholeName(index) },
         ),
       ),
     );

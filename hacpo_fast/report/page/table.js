@@ -25,11 +25,19 @@ function table(columns, rows, { keys = [], words = false } = {}) {
     body.append(...order.map((row) => lines[row]));
   }
 
-  return el(
+  const box = el(
     "div",
     { class: words ? "scroll words" : "scroll", tabindex: 0, role: "region", "aria-label": "Table" },
     el("table", {}, el("thead", {}, el("tr", {}, heads)), body),
   );
+  box.addEventListener("scroll", () => showWhetherMore(box));
+  new ResizeObserver(() => showWhetherMore(box)).observe(box);
+  return box;
+}
+
+// A table that goes on to the right fades there.
+function showWhetherMore(box) {
+  box.classList.toggle("more-right", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
 }
 
 function inOrder(one, other, direction) {
