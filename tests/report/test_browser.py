@@ -117,6 +117,8 @@ def test_a_comparison_alone_is_a_table_that_can_be_sorted(tab, tmp_path):
     folder.mkdir()
     (folder / "table.json").write_text(json.dumps(rows))
     show(tab, [folder])
+    assert count(tab, "nav a") == count(tab, "h2") == 0, "the title stands once"
+    assert tab.js("document.getElementById('bar').offsetHeight") == 0
     shown = "[...document.querySelectorAll('tbody tr')].map((row) => [...row.children].map((e) => e.textContent))"
     plain = [
         ["sums \u00b7 gspo", "50.0 \u00b1 2.1", "\u2013", "9.50"],
@@ -130,9 +132,20 @@ def test_a_comparison_alone_is_a_table_that_can_be_sorted(tab, tmp_path):
         assert tab.js(shown) == [plain[row] for row in wanted]
         sorts = tab.js("[...document.querySelectorAll('thead th')].map((e) => e.getAttribute('aria-sort'))")
         assert sorts == [way if at == column else None for at in range(4)]
+    arrow = "[...document.querySelectorAll('.scroll')].every((e) => e.scrollWidth === e.clientWidth)"
+    assert tab.js(arrow), "the arrow of the last column fits in"
     for _ in range(2):
         tab.js(click.format(2))
         assert tab.js(shown)[-1] == plain[0], "what is missing comes last, whichever way"
+
+
+def test_words_stand_left_and_what_is_missing_stands_right(tab, tmp_path):
+    rows = [{"method": name, "live": None, "rollouts": 3, "why": "because"} for name in ("hacpo", "gspo")]
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "table.json").write_text(json.dumps(rows))
+    show(tab, [tmp_path / "cpu"])
+    sides = "[...document.querySelectorAll('tbody tr:first-child > *')].map((e) => getComputedStyle(e).textAlign)"
+    assert tab.js(sides) == ["left", "right", "right", "left"]
 
 
 def test_no_two_agents_look_alike(tab, tmp_path):

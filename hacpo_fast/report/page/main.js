@@ -160,11 +160,13 @@ function build() {
       ? el("p", { class: "note" }, "Long curves are drawn with all their peaks, but not with every step.")
       : "",
   );
+  const alone = sections.length === 1; // under the title of the page
   sections.forEach(([title, make], index) => {
     const id = "section-" + index;
-    byId("nav").append(el("a", { href: "#" + id }, title));
-    byId("content").append(el("section", { id, "aria-label": title }, el("h2", {}, title), make()));
+    if (!alone) byId("nav").append(el("a", { href: "#" + id }, title));
+    byId("content").append(el("section", { id, "aria-label": title }, alone ? null : el("h2", {}, title), make()));
   });
+  byId("bar").hidden = alone;
   byId("footer").append(
     ...(RUNS.length
       ? [

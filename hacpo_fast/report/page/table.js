@@ -1,6 +1,7 @@
 // A table. `keys` has what its rows are sorted by, a number or a text (or neither) for every cell.
 function table(columns, rows, { keys = [], words = false } = {}) {
-  const textual = (at) => keys.length > 0 && keys.every((row) => typeof row[at] !== "number");
+  const among = (at, type) => keys.some((row) => typeof row[at] === type);
+  const textual = (at) => !among(at, "number") && among(at, "string");
   const kind = (at) => (textual(at) ? "left" : null);
   const lines = rows.map((row) =>
     el(
