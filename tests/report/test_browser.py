@@ -177,6 +177,42 @@ def test_a_missing_value_is_a_gap_and_not_zero(tab, tmp_path):
     assert tab.js(drawn).count("M") == 2 and "L" not in tab.js(drawn)
 
 
+def test_a_curve_that_lies_under_another_is_wider(tab, tmp_path):
+    metrics = made_runs.records(validate_every=0, agents=3)
+    for record in metrics:
+        ada, bea, cy = record["agents"].values()
+        bea["entropy"] = cy["entropy"] = ada["entropy"]
+        bea["kl"] = ada["kl"] + 1e-4
+        cy["kl"] = ada["kl"] if record["step"] < 6 else 2.0
+    show(tab, [made_runs.write(tmp_path / "run", metrics)])
+    widths = (
+        "[...document.querySelectorAll('figure[aria-label^=\"{}\"] .{}')]"
+        ".map((e) => parseFloat(getComputedStyle(e).strokeWidth))"
+    )
+    for part, plain in (("curve", 1.8), ("dots", 5)):
+        assert tab.js(widths.format("Entropy", part)) == pytest.approx([plain + 8, plain + 4, plain])
+        assert tab.js(widths.format("KL", part)) == pytest.approx([plain + 4, plain, plain])
+        assert tab.js(widths.format("Training reward", part)) == pytest.approx([plain] * 3)
+
+
+def test_rollouts_come_before_the_times_of_agents_which_are_folded(tab, tmp_path):
+    metrics = made_runs.records()
+    for record in metrics:
+        for values in record.get("agents", {}).values():
+            values["time"] = {"learn/forward": 0.5 * record["step"]}
+    show(tab, [made_runs.write(tmp_path / "run", metrics)])
+    titles = tab.js("[...document.querySelectorAll('section')].map((e) => e.getAttribute('aria-label'))")
+    assert titles[-6:-2] == ["Throughput", "Rollouts", "Time by agent", "Settings"]
+    section = "section[aria-label='Time by agent']"
+    visible = f'document.querySelector("{section} .plot").checkVisibility()'
+    assert tab.js(visible) is False
+    tab.js(f'document.querySelector("{section} summary").click()')
+    tab.look(1280, 900, dark=False)
+    assert tab.js(visible) is True
+    width = tab.js(f'document.querySelector("{section} .plot svg").viewBox.baseVal.width')
+    assert width > 300, "drawn anew in its size"
+
+
 def test_pointing_at_a_chart_reads_its_values(tab, tmp_path):
     metrics = PLAIN_RUN["metrics"]
     show(tab, [made_runs.write(tmp_path / "run", **PLAIN_RUN)])

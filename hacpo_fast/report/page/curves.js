@@ -35,8 +35,9 @@ function curveChart(chart, wide) {
       ),
     );
     const layer = svg("g", { "clip-path": `url(#${clip})` });
-    for (const { line, at: places, trend } of lines) {
+    for (const [index, { line, at: places, trend }] of lines.entries()) {
       const one = svg("g", {});
+      one.style.setProperty("--wider", `${4 * later(lines, index, x, y)}px`);
       one.style.setProperty("--c", colourOf(line.run, line.agent));
       if (line.spread) one.append(svg("path", { class: "band", d: band(line, places, x, y) }));
       const dense = line.y.length > 3 * (box.right - box.left) ? " dense" : "";

@@ -132,6 +132,13 @@ function chartGroup(group, first) {
   ];
 }
 
+const FOLDED = "Time by agent"; // many charts, wanted by few
+
+// What is large and wanted seldom, under a line that opens it.
+function folded(summary, body) {
+  return el("details", {}, el("summary", {}, summary), body);
+}
+
 function build() {
   const sections = RUNS.length ? [["Results", resultsTable]] : [];
   DATA.tables.forEach((one) => sections.push([one.title, () => comparisonTable(one)]));
@@ -142,16 +149,19 @@ function build() {
   const changing = groups.filter(
     (group) => group.title === "Throughput" || group.charts.some((chart) => chart.constant === null),
   );
-  changing.forEach((group, index) => sections.push([group.title, () => chartGroup(group, index === 0)]));
+  const section = (group) => [group.title, () => chartGroup(group, group === changing[0])];
+  const fold = (group) => [
+    group.title,
+    () => folded(counted(group.charts.length, "chart"), chartGroup(group, false)),
+  ];
+  sections.push(...changing.filter((group) => group.title !== FOLDED).map(section));
   if (RUNS.length)
     sections.push(
       ["Rollouts", samplesSection],
+      ...changing.filter((group) => group.title === FOLDED).map(fold),
       ["Settings", settingsSection],
       ["Environment", environmentSection],
-      [
-        "Numbers",
-        () => el("details", {}, el("summary", {}, `${DATA.numbers.length} curves in numbers`), numbersTable()),
-      ],
+      ["Numbers", () => folded(`${DATA.numbers.length} curves in numbers`, numbersTable())],
     );
 
   byId("facts").replaceChildren(
