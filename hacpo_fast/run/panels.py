@@ -98,6 +98,7 @@ def _name_ends(axes: Axes, drawn: list[tuple[str, str, Series]]) -> None:
     scale, spec, unit = (100, ".1f", " %") if shares else (1, ".3g", "")
     if shares:
         axes.yaxis.set_major_formatter(_percents())
+        axes.set_ylim(bottom=0)  # heights can be compared as shares
     low, high = axes.get_ylim()
     ends = _apart([series.values[-1] for *_, series in drawn], 0.085 * (high - low))
     starts = _apart([series.values[0] for *_, series in drawn], 0.085 * (high - low))
@@ -143,16 +144,10 @@ def ratio(axes: Axes, curves: RunCurves, kind: str, title: str) -> None:
 
 
 def shared(axes: Axes, curves: RunCurves) -> None:
-    """Of the other agents' responses: how many still teach, and how many have a ratio below or above the range."""
-    axes.set_title("Cross responses")
-    kinds = [("cross_live", "live", "-"), ("cross_clip_low", "below range", "--"), ("cross_clip_high", "above", ":")]
-    for name, _, dashes in kinds:
-        for agent, colour in _agents(curves):
-            trace(axes, curves.metric(agent, name), colour, dashes)
-    axes.set_ylim(0, 1)
+    """Of the other agents' responses that teach: how many the clip leaves."""
+    metric(axes, curves, "cross_live", "Cross responses that are not clipped")
+    axes.set_ylim(0, 1.02)
     axes.yaxis.set_major_formatter(_percents())
-    _line_styles(axes, [(label, dashes) for _, label, dashes in kinds])
-    _steps(axes, curves)
 
 
 def times(axes: Axes, curves: RunCurves) -> None:
