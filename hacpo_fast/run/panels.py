@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -51,6 +52,8 @@ COLUMNS = 120
 """Most columns of the panel of times."""
 LETTER = 0.0092
 """Width of a letter of a label as a share of the first panel's width."""
+WIDER = 2.4
+"""Points by which a curve is wider than one that would hide it."""
 DASHES = ("-", "--", ":", "-.")
 
 
@@ -123,8 +126,9 @@ def _name_ends(axes: Axes, drawn: list[tuple[str, str, Series]]) -> None:
 def metric(axes: Axes, curves: RunCurves, name: str, title: str) -> None:
     """One number per agent and step."""
     axes.set_title(title)
-    for agent, colour in _agents(curves):
-        trace(axes, curves.metric(agent, name), colour)
+    drawn = [curves.metric(agent, name) for agent in curves.agents]
+    for (_, colour), series, wider in zip(_agents(curves), drawn, widened(drawn), strict=True):
+        trace(axes, series, colour, wider=wider)
     _steps(axes, curves)
 
 
@@ -185,13 +189,31 @@ def _agents(curves: RunCurves) -> list[tuple[str, str]]:
     return [(agent, agent_colour(index)) for index, agent in enumerate(curves.agents)]
 
 
-def trace(axes: Axes, series: Series, colour: str, dashes: str | tuple = "-") -> None:
-    """A curve: every step of a few with a dot, the trend of many with the noise behind it."""
+def trace(axes: Axes, series: Series, colour: str, dashes: str | tuple = "-", wider: float = 0.0) -> None:
+    """A curve: every step of a few with a dot, the trend of many with the noise behind it; `wider` by some points."""
+    style = {"linestyle": dashes, "color": colour, "linewidth": STYLE["lines.linewidth"] + wider}
     if len(series.steps) <= FEW:
-        axes.plot(*series, linestyle=dashes, color=colour, marker="o", markersize=2.5)
+        axes.plot(*series, **style, marker="o", markersize=2.5 + wider)
     else:  # the noise stays visible behind the trend
-        axes.plot(*series, linestyle=dashes, color=colour, alpha=0.25, linewidth=0.8)
-        axes.plot(series.steps, smooth(series.values, len(series.steps) // 20 * 2 + 1), linestyle=dashes, color=colour)
+        axes.plot(*series, **style | {"alpha": 0.25, "linewidth": 0.8 + wider})
+        axes.plot(series.steps, smooth(series.values, len(series.steps) // 20 * 2 + 1), **style)
+
+
+def widened(drawn: Sequence[Series]) -> list[float]:
+    """By how many points each of the curves, which are drawn in this order, has to be wider for the later ones that
+    would hide it: those of which nine of ten values differ from its own by less than a hundredth of the height.
+    """
+    values = [value for series in drawn for value in series.known().values]
+    near = 0.01 * (max(values) - min(values)) if values else 0.0
+
+    def hides(later: Series, series: Series) -> bool:
+        if later.steps != series.steps:
+            return False
+        # A gap hides nothing where the other has a value, and NaN is near nothing.
+        known = [(a, b) for a, b in zip(later.values, series.values, strict=True) if math.isfinite(b)]
+        return bool(known) and sum(abs(a - b) <= near for a, b in known) >= 0.9 * len(known)
+
+    return [WIDER * sum(hides(later, one) for later in drawn[at + 1 :]) for at, one in enumerate(drawn)]
 
 
 def _steps(axes: Axes, curves: RunCurves) -> None:
