@@ -66,8 +66,10 @@ def _report(sources: Sequence[str], output: Path | None, png: Path | None) -> in
     print(f"{output} ({len(html) / 1e6:.1f} MB)")
     if png is not None:
         from hacpo_fast.report.figures import draw_figures
+        from hacpo_fast.report.labels import short_labels
 
-        print(f"{len(draw_figures(series, groups, [run.name for run in runs], png))} figures in {png}")
+        labels = short_labels([run.name for run in runs])
+        print(f"{len(draw_figures(series, groups, labels, png))} figures in {png}")
     return 0
 
 

@@ -26,28 +26,29 @@ class Figure(NamedTuple):
     """Name of the standard deviation that is drawn around it."""
 
 
+TAUGHT = "of others' responses that teach"
 CATALOGUE: dict[str, tuple[Figure, ...]] = {
     "Learning": (
         Figure("accuracy", "Training accuracy", "of own responses", "with the highest reward", "share"),
         Figure("reward", "Training reward", "mean over own responses"),
         Figure("capability", "Capability", "moving average", "own rewards of recent steps"),
         Figure("no_signal_share", "Prompts without signal", "of prompts", "all rewards equal, or dropped", "share"),
-        Figure("live_share", "Live responses", "of responses", "with something to learn, before clipping", "share"),
+        Figure("live_share", "Responses that teach", "of responses", "with a gradient, unless it is clipped", "share"),
     ),
     "Ratios": (
         Figure(
             "own_ratio_mean", "Own ratio", "mean ± deviation",
-            "own live responses, before clipping", spread="own_ratio_std",
+            "own responses that teach, before clipping", spread="own_ratio_std",
         ),
         Figure(
             "cross_ratio_mean", "Cross ratio", "mean ± deviation",
-            "others' live responses, before clipping", spread="cross_ratio_std",
+            "others' responses that teach, before clipping", spread="cross_ratio_std",
         ),
-        Figure("own_clip_low", "Own, clipped below", "of own live responses", kind="share"),
-        Figure("own_clip_high", "Own, clipped above", "of own live responses", kind="share"),
-        Figure("cross_live", "Cross, still live", "of others' live responses", "within the range", "share"),
-        Figure("cross_clip_low", "Cross, clipped below", "of others' live responses", "below the range", "share"),
-        Figure("cross_clip_high", "Cross, clipped above", "of others' live responses", "above the range", "share"),
+        Figure("own_clip_low", "Own, clipped below", "of own responses that teach", kind="share"),
+        Figure("own_clip_high", "Own, clipped above", "of own responses that teach", kind="share"),
+        Figure("cross_live", "Cross, live", TAUGHT, "not clipped", "share"),
+        Figure("cross_clip_low", "Cross, clipped below", TAUGHT, "ratio below the range", "share"),
+        Figure("cross_clip_high", "Cross, clipped above", TAUGHT, "ratio above the range", "share"),
         Figure("cross_lower", "Cross, lower bound", "ratio", "at the first update of a step"),
     ),
     "Optimisation": (

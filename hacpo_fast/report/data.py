@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hacpo_fast.report.charts import Chart, Group, Line
+from hacpo_fast.report.labels import short_labels
 from hacpo_fast.report.reading import Run, Table
 from hacpo_fast.report.samples import embedded_samples
 from hacpo_fast.report.series import RunSeries, words
@@ -33,10 +34,14 @@ def page_data(
     """The document, free of NaN; `series` and `groups` are made of `runs`."""
     lines = sum(len(chart.lines) for group in groups for chart in group.charts)
     most = min(POINTS, max(FEWEST, ALL_POINTS // max(lines, 1)))
+    labels = short_labels([run.name for run in runs])
     return strict(
         {
             "agents": agents_of(series),
-            "runs": [run_facts(run, each) | _axes(each) for run, each in zip(runs, series, strict=True)],
+            "runs": [
+                {"label": label} | run_facts(run, each) | _axes(each)
+                for label, run, each in zip(labels, runs, series, strict=True)
+            ],
             "results": [row for run, each in enumerate(series) for row in result_rows(run, each)],
             "groups": [
                 {"title": group.title, "charts": [_chart(chart, most) for chart in group.charts]} for group in groups

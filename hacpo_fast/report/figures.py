@@ -67,7 +67,7 @@ def draw_figures(
 def _curves(chart: Chart, agents: Sequence[str], names: Sequence[str]) -> Figure:
     from matplotlib.ticker import PercentFormatter
 
-    from hacpo_fast.run.panels import trace
+    from hacpo_fast.run.panels import trace, widened
 
     labels = [
         " · ".join(part for part in (names[line.run] if len(names) > 1 else "", line.agent) if part)
@@ -75,14 +75,15 @@ def _curves(chart: Chart, agents: Sequence[str], names: Sequence[str]) -> Figure
     ]
     figure, axes = _blank(labels if any(labels) else [])
     size, unit = _unit(chart)
-    for line, label in zip(chart.lines, labels, strict=True):
+    drawn = [Series(line.series.steps, [value / size for value in line.series.values]) for line in chart.lines]
+    for line, label, series, wider in zip(chart.lines, labels, drawn, widened(drawn), strict=True):
         colour, dashes = look(line.run, line.agent, agents, len(names))
-        steps, values = line.series.steps, [value / size for value in line.series.values]
+        steps, values = series
         if line.spread:
             low, high = ([v + sign * s for v, s in zip(values, line.spread, strict=True)] for sign in (-1, 1))
             axes.fill_between(steps, low, high, color=colour, alpha=0.13, linewidth=0)
-        series = Series(steps, values)
-        trace(axes, series.known() if chart.name.startswith("validation.") else series, colour, dashes)
+        known = series.known() if chart.name.startswith("validation.") else series
+        trace(axes, known, colour, dashes, wider)
         axes.plot([], [], color=colour, linestyle=dashes, label=label or None)
     if chart.name.endswith("_ratio_mean"):
         axes.axhline(1.0, color="#888888", linewidth=0.8, zorder=0)

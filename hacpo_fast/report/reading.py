@@ -45,10 +45,10 @@ class Table(NamedTuple):
 TABLE_FILE = "table.json"
 """What hacpo_fast.compare leaves in its folder."""
 PLUS_MINUS = " ±"
-ABOUT_COMPARISONS = (
-    "Means over seeds, ± half of the 95 % interval. Live: others' responses that the clip left. The difference is that "
-    "from the method without one, seed by seed."
-)
+DIFFERENCE = "both - reference"
+"""Column of hacpo_fast.compare: empty in the rows of the reference, a method."""
+ABOUT_COMPARISONS = "Means over seeds, ± half of the 95 % interval. Live: others' responses that the clip left. "
+ABOUT_DIFFERENCES = "The difference is that from the method without one, seed by seed."
 
 
 def read_sources(sources: Sequence[str | Path]) -> tuple[list[Run], list[Table]]:
@@ -158,13 +158,26 @@ def _with_intervals(title: str, columns: list[str], rows: list[list[Any]], compa
     """
     halves = {at: columns.index(name + PLUS_MINUS) for at, name in enumerate(columns) if name + PLUS_MINUS in columns}
     kept = [at for at in range(len(columns)) if at not in halves.values()]
+    reference = _reference(columns, rows) if compared else None
+    about = f"Δ {reference}: difference from {reference}, seed by seed." if reference else ABOUT_DIFFERENCES
+    names = [f"Δ {reference}" if reference and column == DIFFERENCE else column for column in columns]
     return Table(
         title,
-        ABOUT_COMPARISONS if compared else "",
-        [columns[at] for at in kept],
-        [columns[at] for at in kept if compared and (at in halves or columns[at] == "live")],
+        ABOUT_COMPARISONS + about if compared else "",
+        [names[at] for at in kept],
+        [names[at] for at in kept if compared and (at in halves or columns[at] == "live")],
         [[_cell(row, at, halves.get(at)) for at in kept] for row in rows],
     )
+
+
+def _reference(columns: list[str], rows: list[list[Any]]) -> str | None:
+    """The one method that is never held against another; None where that is not certain."""
+    if not {"method", DIFFERENCE} <= set(columns):
+        return None
+    method, difference = columns.index("method"), columns.index(DIFFERENCE)
+    held = {str(row[method]) for row in rows if row[difference] is not None}
+    alone = {str(row[method]) for row in rows} - held
+    return alone.pop() if held and len(alone) == 1 else None
 
 
 def _cell(row: list[Any], at: int, half: int | None) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -51,6 +52,8 @@ COLUMNS = 120
 """Most columns of the panel of times."""
 LETTER = 0.0092
 """Width of a letter of a label as a share of the first panel's width."""
+WIDER = 2.4
+"""Points by which a curve is wider than one that would hide it."""
 DASHES = ("-", "--", ":", "-.")
 
 
@@ -98,6 +101,7 @@ def _name_ends(axes: Axes, drawn: list[tuple[str, str, Series]]) -> None:
     scale, spec, unit = (100, ".1f", " %") if shares else (1, ".3g", "")
     if shares:
         axes.yaxis.set_major_formatter(_percents())
+        axes.set_ylim(bottom=0)  # heights can be compared as shares
     low, high = axes.get_ylim()
     ends = _apart([series.values[-1] for *_, series in drawn], 0.085 * (high - low))
     starts = _apart([series.values[0] for *_, series in drawn], 0.085 * (high - low))
@@ -122,8 +126,9 @@ def _name_ends(axes: Axes, drawn: list[tuple[str, str, Series]]) -> None:
 def metric(axes: Axes, curves: RunCurves, name: str, title: str) -> None:
     """One number per agent and step."""
     axes.set_title(title)
-    for agent, colour in _agents(curves):
-        trace(axes, curves.metric(agent, name), colour)
+    drawn = [curves.metric(agent, name) for agent in curves.agents]
+    for (_, colour), series, wider in zip(_agents(curves), drawn, widened(drawn), strict=True):
+        trace(axes, series, colour, wider=wider)
     _steps(axes, curves)
 
 
@@ -143,16 +148,10 @@ def ratio(axes: Axes, curves: RunCurves, kind: str, title: str) -> None:
 
 
 def shared(axes: Axes, curves: RunCurves) -> None:
-    """Of the other agents' responses: how many still teach, and how many have a ratio below or above the range."""
-    axes.set_title("Cross responses")
-    kinds = [("cross_live", "live", "-"), ("cross_clip_low", "below range", "--"), ("cross_clip_high", "above", ":")]
-    for name, _, dashes in kinds:
-        for agent, colour in _agents(curves):
-            trace(axes, curves.metric(agent, name), colour, dashes)
-    axes.set_ylim(0, 1)
+    """Of the other agents' responses that teach: how many the clip leaves."""
+    metric(axes, curves, "cross_live", "Cross responses that are not clipped")
+    axes.set_ylim(0, 1.02)
     axes.yaxis.set_major_formatter(_percents())
-    _line_styles(axes, [(label, dashes) for _, label, dashes in kinds])
-    _steps(axes, curves)
 
 
 def times(axes: Axes, curves: RunCurves) -> None:
@@ -190,13 +189,31 @@ def _agents(curves: RunCurves) -> list[tuple[str, str]]:
     return [(agent, agent_colour(index)) for index, agent in enumerate(curves.agents)]
 
 
-def trace(axes: Axes, series: Series, colour: str, dashes: str | tuple = "-") -> None:
-    """A curve: every step of a few with a dot, the trend of many with the noise behind it."""
+def trace(axes: Axes, series: Series, colour: str, dashes: str | tuple = "-", wider: float = 0.0) -> None:
+    """A curve: every step of a few with a dot, the trend of many with the noise behind it; `wider` by some points."""
+    style = {"linestyle": dashes, "color": colour, "linewidth": STYLE["lines.linewidth"] + wider}
     if len(series.steps) <= FEW:
-        axes.plot(*series, linestyle=dashes, color=colour, marker="o", markersize=2.5)
+        axes.plot(*series, **style, marker="o", markersize=2.5 + wider)
     else:  # the noise stays visible behind the trend
-        axes.plot(*series, linestyle=dashes, color=colour, alpha=0.25, linewidth=0.8)
-        axes.plot(series.steps, smooth(series.values, len(series.steps) // 20 * 2 + 1), linestyle=dashes, color=colour)
+        axes.plot(*series, **style | {"alpha": 0.25, "linewidth": 0.8 + wider})
+        axes.plot(series.steps, smooth(series.values, len(series.steps) // 20 * 2 + 1), **style)
+
+
+def widened(drawn: Sequence[Series]) -> list[float]:
+    """By how many points each of the curves, which are drawn in this order, has to be wider for the later ones that
+    would hide it: those of which nine of ten values differ from its own by less than a hundredth of the height.
+    """
+    values = [value for series in drawn for value in series.known().values]
+    near = 0.01 * (max(values) - min(values)) if values else 0.0
+
+    def hides(later: Series, series: Series) -> bool:
+        if later.steps != series.steps:
+            return False
+        # A gap hides nothing where the other has a value, and NaN is near nothing.
+        known = [(a, b) for a, b in zip(later.values, series.values, strict=True) if math.isfinite(b)]
+        return bool(known) and sum(abs(a - b) <= near for a, b in known) >= 0.9 * len(known)
+
+    return [WIDER * sum(hides(later, one) for later in drawn[at + 1 :]) for at, one in enumerate(drawn)]
 
 
 def _steps(axes: Axes, curves: RunCurves) -> None:

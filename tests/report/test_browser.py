@@ -117,6 +117,8 @@ def test_a_comparison_alone_is_a_table_that_can_be_sorted(tab, tmp_path):
     folder.mkdir()
     (folder / "table.json").write_text(json.dumps(rows))
     show(tab, [folder])
+    assert count(tab, "nav a") == count(tab, "h2") == 0, "the title stands once"
+    assert tab.js("document.getElementById('bar').offsetHeight") == 0
     shown = "[...document.querySelectorAll('tbody tr')].map((row) => [...row.children].map((e) => e.textContent))"
     plain = [
         ["sums \u00b7 gspo", "50.0 \u00b1 2.1", "\u2013", "9.50"],
@@ -130,9 +132,20 @@ def test_a_comparison_alone_is_a_table_that_can_be_sorted(tab, tmp_path):
         assert tab.js(shown) == [plain[row] for row in wanted]
         sorts = tab.js("[...document.querySelectorAll('thead th')].map((e) => e.getAttribute('aria-sort'))")
         assert sorts == [way if at == column else None for at in range(4)]
+    arrow = "[...document.querySelectorAll('.scroll')].every((e) => e.scrollWidth === e.clientWidth)"
+    assert tab.js(arrow), "the arrow of the last column fits in"
     for _ in range(2):
         tab.js(click.format(2))
         assert tab.js(shown)[-1] == plain[0], "what is missing comes last, whichever way"
+
+
+def test_words_stand_left_and_what_is_missing_stands_right(tab, tmp_path):
+    rows = [{"method": name, "live": None, "rollouts": 3, "why": "because"} for name in ("hacpo", "gspo")]
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "table.json").write_text(json.dumps(rows))
+    show(tab, [tmp_path / "cpu"])
+    sides = "[...document.querySelectorAll('tbody tr:first-child > *')].map((e) => getComputedStyle(e).textAlign)"
+    assert tab.js(sides) == ["left", "right", "right", "left"]
 
 
 def test_no_two_agents_look_alike(tab, tmp_path):
@@ -162,6 +175,42 @@ def test_a_missing_value_is_a_gap_and_not_zero(tab, tmp_path):
     show(tab, [made_runs.write(tmp_path / "run", **broken())])
     drawn = "document.querySelector('figure[aria-label^=\"Training reward\"] .curve').getAttribute('d')"
     assert tab.js(drawn).count("M") == 2 and "L" not in tab.js(drawn)
+
+
+def test_a_curve_that_lies_under_another_is_wider(tab, tmp_path):
+    metrics = made_runs.records(validate_every=0, agents=3)
+    for record in metrics:
+        ada, bea, cy = record["agents"].values()
+        bea["entropy"] = cy["entropy"] = ada["entropy"]
+        bea["kl"] = ada["kl"] + 1e-4
+        cy["kl"] = ada["kl"] if record["step"] < 6 else 2.0
+    show(tab, [made_runs.write(tmp_path / "run", metrics)])
+    widths = (
+        "[...document.querySelectorAll('figure[aria-label^=\"{}\"] .{}')]"
+        ".map((e) => parseFloat(getComputedStyle(e).strokeWidth))"
+    )
+    for part, plain in (("curve", 1.8), ("dots", 5)):
+        assert tab.js(widths.format("Entropy", part)) == pytest.approx([plain + 8, plain + 4, plain])
+        assert tab.js(widths.format("KL", part)) == pytest.approx([plain + 4, plain, plain])
+        assert tab.js(widths.format("Training reward", part)) == pytest.approx([plain] * 3)
+
+
+def test_rollouts_come_before_the_times_of_agents_which_are_folded(tab, tmp_path):
+    metrics = made_runs.records()
+    for record in metrics:
+        for values in record.get("agents", {}).values():
+            values["time"] = {"learn/forward": 0.5 * record["step"]}
+    show(tab, [made_runs.write(tmp_path / "run", metrics)])
+    titles = tab.js("[...document.querySelectorAll('section')].map((e) => e.getAttribute('aria-label'))")
+    assert titles[-6:-2] == ["Throughput", "Rollouts", "Time by agent", "Settings"]
+    section = "section[aria-label='Time by agent']"
+    visible = f'document.querySelector("{section} .plot").checkVisibility()'
+    assert tab.js(visible) is False
+    tab.js(f'document.querySelector("{section} summary").click()')
+    tab.look(1280, 900, dark=False)
+    assert tab.js(visible) is True
+    width = tab.js(f'document.querySelector("{section} .plot svg").viewBox.baseVal.width')
+    assert width > 300, "drawn anew in its size"
 
 
 def test_pointing_at_a_chart_reads_its_values(tab, tmp_path):
@@ -233,3 +282,27 @@ def test_rollouts_are_browsed_by_step_source_reward_and_words(tab, tmp_path):
     assert "bea" in text and "step 1" in text and "dropped" in text
     advantages = tab.js("[...document.querySelectorAll('.sample .advantages b')].map((e) => e.textContent)")
     assert advantages == ["\u22120.60", "\u22120.60"]
+
+
+def test_runs_are_called_by_what_tells_them_apart(tab, tmp_path):
+    names = [f"quickstart-{name}-20261130-20243{at}" for at, name in enumerate(("hacpo", "gspo"))]
+    show(tab, [made_runs.write(tmp_path / name, **PLAIN_RUN) for name in names])
+    rows = tab.js("[...document.querySelectorAll('section[aria-label=Results] tbody th')].map((e) => e.textContent)")
+    assert rows == ["hacpo \u00b7 ada", "hacpo \u00b7 bea", "gspo \u00b7 ada", "gspo \u00b7 bea"]
+    whole = "section[aria-label=Results] tbody th [title], #controls .chip[title], svg .end title"
+    titles = f"[...document.querySelectorAll({whole!r})].map((e) => e.getAttribute('title') || e.textContent)"
+    assert len(tab.js(titles)) == 4 + 2 + 4 and set(tab.js(titles)) == set(names)
+    assert [
+        text.split(" ")[0] for text in tab.js("[...document.querySelectorAll('.fact')].map((e) => e.textContent)")
+    ] == names
+
+
+def test_a_table_that_goes_on_to_the_right_fades_there(tab, tmp_path):
+    show(tab, [made_runs.write(tmp_path / "run", **PLAIN_RUN)])
+    fades = "getComputedStyle(document.querySelector('section[aria-label=Results] .scroll')).maskImage !== 'none'"
+    assert not tab.js(fades)
+    tab.look(500, 900, dark=False)
+    assert tab.js(fades)
+    tab.js("document.querySelector('section[aria-label=Results] .scroll').scrollLeft = 5000")
+    tab.look(500, 901, dark=False)
+    assert not tab.js(fades)

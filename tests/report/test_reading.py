@@ -73,6 +73,24 @@ def test_tables_of_comparisons(tmp_path):
     assert runs == [] and table.rows[0][1] == [0.9, 0.1] and table.shares == []
 
 
+def test_a_difference_is_named_by_the_method_that_has_none(tmp_path):
+    def columns(*rows):
+        (tmp_path / "table.json").write_text(
+            json.dumps(
+                [{"pair": p, "method": m, "both - reference": d, "both - reference ±": None} for p, m, d in rows]
+            )
+        )
+        _, (table,) = read_sources([tmp_path])
+        assert table.shares == [table.columns[2]]
+        return table.columns[2], table.about
+
+    name, about = columns(("x", "hacpo", None), ("x", "gspo", 0.1), ("y", "hacpo", None), ("y", "gspo", None))
+    assert name == "Δ hacpo" and about.endswith("Δ hacpo: difference from hacpo, seed by seed.")
+    for unclear in ([("x", "hacpo", None)], [("x", "hacpo", None), ("x", "gspo", None), ("x", "naive", 0.1)]):
+        name, about = columns(*unclear)
+        assert name == "both - reference" and "from the method without one" in about
+
+
 def test_runs_are_told_apart_by_as_much_of_their_paths_as_it_takes(tmp_path):
     assert short_names([tmp_path / "a" / "x", tmp_path / "b" / "y"]) == ["x", "y"]
     assert short_names([tmp_path / "a" / "x", tmp_path / "b" / "x"]) == ["a/x", "b/x"]

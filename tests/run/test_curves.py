@@ -6,13 +6,14 @@ import sys
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from hacpo_fast.errors import UserError
 from hacpo_fast.run.curve_data import RunCurves, Series, in_columns, smooth
 from hacpo_fast.run.curves import draw_curves
 from hacpo_fast.run.palette import agent_colour
-from hacpo_fast.run.panels import _apart, chosen
+from hacpo_fast.run.panels import WIDER, _apart, chosen, validation, widened
 from hacpo_fast.run.telemetry import Telemetry
 
 
@@ -72,6 +73,24 @@ def test_scores_outside_0_to_1_and_missing_ones(tmp_path):
     assert RunCurves(records).validation("a", "sampled").known() == Series([0, 1], [-1.0, 2.5])
     assert pixels(draw_curves(records, tmp_path / "c.png")).std() > 4
     assert pixels(draw_curves(records[2:], tmp_path / "d.png")).std() > 1
+
+
+def test_shares_start_at_zero_and_other_scores_where_they_are():
+    def lowest(*scores):
+        axes = Figure().add_subplot()
+        validation(axes, RunCurves({"step": at, "validation": {"a": {"g": {"accuracy": s}}}} for at, s in scores))
+        return axes.get_ylim()[0]
+
+    assert lowest((0, 0.9), (1, 0.95)) == 0
+    assert 1 < lowest((0, 10.0), (1, 10.5)) < 10
+
+
+def test_a_curve_that_lies_under_others_is_wider():
+    one, far = Series([1, 2], [0.0, math.nan]), Series([1, 2], [1.0, 2.0])
+    assert widened([one, far, one, one]) == [2 * WIDER, 0, WIDER, 0]
+    assert widened([far, one]) == [0, 0] and widened([Series([1], [0.0]), one]) == [0, 0]
+    gaps = Series([1], [math.nan])
+    assert widened([gaps, gaps]) == [0, 0] and widened([]) == []
 
 
 def test_nothing_to_draw_is_an_error_for_the_user(tmp_path):

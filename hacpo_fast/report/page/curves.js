@@ -35,8 +35,9 @@ function curveChart(chart, wide) {
       ),
     );
     const layer = svg("g", { "clip-path": `url(#${clip})` });
-    for (const { line, at: places, trend } of lines) {
+    for (const [index, { line, at: places, trend }] of lines.entries()) {
       const one = svg("g", {});
+      one.style.setProperty("--wider", `${4 * later(lines, index, x, y)}px`);
       one.style.setProperty("--c", colourOf(line.run, line.agent));
       if (line.spread) one.append(svg("path", { class: "band", d: band(line, places, x, y) }));
       const dense = line.y.length > 3 * (box.right - box.left) ? " dense" : "";
@@ -205,7 +206,7 @@ const labelWidth = (labels) => 20 + 7.6 * Math.max(...labels.map((text) => text.
 function endLabels(chart, lines, width) {
   const values = lines.map(({ line }) => written(chart.kind, ends(line)[1]));
   const labels = lines.map(({ line }, index) => `${nameOf(line.run, line.agent)}  ${values[index]}`);
-  return labelWidth(labels) > 0.4 * width ? values : labels;
+  return labelWidth(labels) > 0.3 * width ? values : labels;
 }
 
 // First and last known value.
@@ -233,6 +234,8 @@ function drawEnds(labelled, labels, drawing, box, x, y) {
   }
   labelled.forEach(({ line }, index) => {
     const label = svg("text", { class: "end", x: last[index][0] + 11, y: heights[index] + 4.5 }, labels[index]);
+    const name = wholeName(line.run);
+    if (name) label.append(svg("title", {}, name));
     label.style.setProperty("--c", colourOf(line.run, line.agent));
     drawing.append(label);
   });

@@ -84,6 +84,17 @@ function band(line, at, x, y) {
   return text;
 }
 
+// How many later curves would hide this one: at nine of ten of its places they are no further away than it is wide.
+function later(lines, index, x, y) {
+  const places = ({ line, at }) =>
+    line.y.map((value, point) => (isNumber(value) && at[point] !== null ? [x(at[point]), y(value)] : null));
+  const own = places(lines[index]);
+  const near = (one, other) => (one && other ? Math.hypot(one[0] - other[0], one[1] - other[1]) < 1.8 : one === other);
+  const hides = (others) =>
+    others.length === own.length && own.filter((one, point) => near(one, others[point])).length >= 0.9 * own.length;
+  return lines.slice(index + 1).map(places).filter(hides).length;
+}
+
 // Dots where there are few points, and where a point has no neighbour that a line could lead to.
 function dots(line, at, x, y) {
   const few = line.y.filter(isNumber).length <= FEW_POINTS;

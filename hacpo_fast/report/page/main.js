@@ -1,11 +1,11 @@
 // The page, from top to bottom.
 
-function chip(text, mark, pressed, toggle, suffix) {
+function chip(text, mark, pressed, toggle, { suffix = "", title = null } = {}) {
   return el(
     "button",
-    { class: "chip", type: "button", "aria-pressed": String(pressed), onclick: toggle },
+    { class: "chip", type: "button", title, "aria-pressed": String(pressed), onclick: toggle },
     mark,
-    el("span", {}, text + (suffix || "")),
+    el("span", {}, text + suffix),
   );
 }
 
@@ -38,8 +38,12 @@ function showControls() {
     RUNS.forEach((run, index) =>
       add(
         "run " + index,
-        chip(run.name, chipMark("run", index), !state.hiddenRuns.has(index), () =>
-          again({ hiddenRuns: toggled(state.hiddenRuns, index) }),
+        chip(
+          run.label,
+          chipMark("run", index),
+          !state.hiddenRuns.has(index),
+          () => again({ hiddenRuns: toggled(state.hiddenRuns, index) }),
+          { title: wholeName(index) },
         ),
       ),
     );
@@ -128,6 +132,13 @@ function chartGroup(group, first) {
   ];
 }
 
+const FOLDED = "Time by agent"; // many charts, wanted by few
+
+// What is large and wanted seldom, under a line that opens it.
+function folded(summary, body) {
+  return el("details", {}, el("summary", {}, summary), body);
+}
+
 function build() {
   const sections = RUNS.length ? [["Results", resultsTable]] : [];
   DATA.tables.forEach((one) => sections.push([one.title, () => comparisonTable(one)]));
@@ -138,16 +149,19 @@ function build() {
   const changing = groups.filter(
     (group) => group.title === "Throughput" || group.charts.some((chart) => chart.constant === null),
   );
-  changing.forEach((group, index) => sections.push([group.title, () => chartGroup(group, index === 0)]));
+  const section = (group) => [group.title, () => chartGroup(group, group === changing[0])];
+  const fold = (group) => [
+    group.title,
+    () => folded(counted(group.charts.length, "chart"), chartGroup(group, false)),
+  ];
+  sections.push(...changing.filter((group) => group.title !== FOLDED).map(section));
   if (RUNS.length)
     sections.push(
       ["Rollouts", samplesSection],
+      ...changing.filter((group) => group.title === FOLDED).map(fold),
       ["Settings", settingsSection],
       ["Environment", environmentSection],
-      [
-        "Numbers",
-        () => el("details", {}, el("summary", {}, `${DATA.numbers.length} curves in numbers`), numbersTable()),
-      ],
+      ["Numbers", () => folded(`${DATA.numbers.length} curves in numbers`, numbersTable())],
     );
 
   byId("facts").replaceChildren(
@@ -156,11 +170,13 @@ function build() {
       ? el("p", { class: "note" }, "Long curves are drawn with all their peaks, but not with every step.")
       : "",
   );
+  const alone = sections.length === 1; // under the title of the page
   sections.forEach(([title, make], index) => {
     const id = "section-" + index;
-    byId("nav").append(el("a", { href: "#" + id }, title));
-    byId("content").append(el("section", { id, "aria-label": title }, el("h2", {}, title), make()));
+    if (!alone) byId("nav").append(el("a", { href: "#" + id }, title));
+    byId("content").append(el("section", { id, "aria-label": title }, alone ? null : el("h2", {}, title), make()));
   });
+  byId("bar").hidden = alone;
   byId("footer").append(
     ...(RUNS.length
       ? [

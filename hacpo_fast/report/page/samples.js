@@ -90,7 +90,7 @@ function samplesSection() {
   const runs = SEVERAL
     ? select(
         "Run",
-        RUNS.map((run, index) => [index, run.name]),
+        RUNS.map((run, index) => [index, run.label]),
         (value) => openRun(Number(value)),
       )
     : null;

@@ -22,7 +22,7 @@ function settingsSection() {
       ? [
           el("h3", {}, "Where the runs differ"),
           table(
-            ["Setting", ...RUNS.map((run) => run.name)],
+            ["Setting", ...RUNS.map((run, index) => el("span", { title: wholeName(index) }, run.label))],
             DATA.differences.map(([key, values]) => [
               el("code", {}, key),
               ...values.map((value) => el("code", {}, visible(value))),

@@ -41,7 +41,12 @@ function dashOf(run, agent) {
 const rounds = (index) => Math.floor(index / COLOURS);
 
 function nameOf(run, agent) {
-  return [SEVERAL ? RUNS[run].name : null, agent || (SEVERAL ? null : "run")].filter(Boolean).join(" \u00b7 ");
+  return [SEVERAL ? RUNS[run].label : null, agent || (SEVERAL ? null : "run")].filter(Boolean).join(" \u00b7 ");
+}
+
+// The whole name of a run, to be read by pointing at its label.
+function wholeName(run) {
+  return SEVERAL && RUNS[run].name !== RUNS[run].label ? RUNS[run].name : null;
 }
 
 // A piece of the curve as a legend shows it.

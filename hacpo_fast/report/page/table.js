@@ -1,6 +1,7 @@
 // A table. `keys` has what its rows are sorted by, a number or a text (or neither) for every cell.
 function table(columns, rows, { keys = [], words = false } = {}) {
-  const textual = (at) => keys.length > 0 && keys.every((row) => typeof row[at] !== "number");
+  const among = (at, type) => keys.some((row) => typeof row[at] === type);
+  const textual = (at) => !among(at, "number") && among(at, "string");
   const kind = (at) => (textual(at) ? "left" : null);
   const lines = rows.map((row) =>
     el(
@@ -25,11 +26,19 @@ function table(columns, rows, { keys = [], words = false } = {}) {
     body.append(...order.map((row) => lines[row]));
   }
 
-  return el(
+  const box = el(
     "div",
     { class: words ? "scroll words" : "scroll", tabindex: 0, role: "region", "aria-label": "Table" },
     el("table", {}, el("thead", {}, el("tr", {}, heads)), body),
   );
+  box.addEventListener("scroll", () => showWhetherMore(box));
+  new ResizeObserver(() => showWhetherMore(box)).observe(box);
+  return box;
+}
+
+// A table that goes on to the right fades there.
+function showWhetherMore(box) {
+  box.classList.toggle("more-right", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
 }
 
 function inOrder(one, other, direction) {

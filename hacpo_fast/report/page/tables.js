@@ -1,6 +1,6 @@
 // Results, comparisons and all numbers as tables.
 function named(run, agent) {
-  return el("span", { class: "named" }, swatch(run, agent), nameOf(run, agent));
+  return el("span", { class: "named", title: wholeName(run) }, swatch(run, agent), nameOf(run, agent));
 }
 
 // The name of a column, and below it in which unit or of what it is.

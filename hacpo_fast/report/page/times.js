@@ -12,7 +12,7 @@ function timeChart(times) {
   const total = Object.values(times.totals).reduce((sum, value) => sum + value, 0);
   const about = [
     "seconds by phase",
-    SEVERAL ? RUNS[times.run].name : null,
+    SEVERAL ? RUNS[times.run].label : null,
     times.mean_of > 1 ? `columns are means of ${times.mean_of} steps` : null,
   ];
   const shares = names.map((name) => `${name} ${Math.round((100 * times.totals[name]) / total)} percent`).join(", ");
@@ -73,7 +73,7 @@ function timeChart(times) {
             if (!hidden.delete(name)) hidden.add(name);
             draw();
           },
-          ` ${Math.round((100 * times.totals[name]) / total)}${NARROW}%`,
+          { suffix: ` ${Math.round((100 * times.totals[name]) / total)}${NARROW}%` },
         ),
       ),
     );
