@@ -76,6 +76,11 @@ def run(config: Config, place: Place, dry_run: bool = False) -> int:
             note_environment(place.folder, trainer.steps_done, prepared.device, prepared.engine)
             for note in trainer.notes:
                 terminal.print(message(note), markup=False)
+            if place.checkpoint:
+                where = printable(str(place.checkpoint))
+                terminal.print(f"going on from step {trainer.steps_done} ({where})", markup=False, soft_wrap=True)
+            elif place.continued:
+                terminal.print("nothing to go on from yet: starting with step 1", markup=False)
             with RunOutput.open(
                 place.folder, config, prepared.steps, trainer.steps_done, trainer.positions, terminal
             ) as output:

@@ -81,6 +81,21 @@ def test_a_pipe_gets_aligned_lines_without_escapes(make_run):
     assert re.search(r"validation at step 12  greedy accuracy:  small \d+\.\d % \(\+\d+\.\d\)", text)
 
 
+@pytest.mark.parametrize("resumed_at", [5, 8])
+def test_a_resumed_run_counts_the_change_from_its_first_validation(make_run, resumed_at):
+    records = make_run()
+    console, straight = plain()
+    feed(console, records)
+    before = [record for record in records if record["step"] <= resumed_at]
+    out = io.StringIO()
+    feed(
+        Console(12, NAMES[:2], resumed_at, console=RichConsole(file=out, width=80), before=before),
+        records[len(before) :],
+    )
+    last = [text.getvalue().splitlines()[-2:] for text in (straight, out)]
+    assert last[0] == last[1] and all("step 12  " in line and "(" in line for line in last[1])
+
+
 def test_output_that_only_claims_to_be_a_terminal_is_not_redrawn(make_run, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     out = io.StringIO()
