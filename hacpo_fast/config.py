@@ -452,6 +452,19 @@ class Config(Section):
         return self.rollout.samples_per_prompt * (2 if self.algorithm.name == "gspo_x2" else 1)
 
     @property
+    def responses_per_agent(self) -> int:
+        """That each agent learns from in a step, where none is left out: its own and, if they share, the others'."""
+        sources = len(self.agents) if self.algorithm.shares else 1
+        return self.rollout.prompts_per_step * self.samples_per_prompt * sources
+
+    @property
+    def updates_per_step(self) -> int:
+        """Optimiser updates of each agent in such a step, see `algorithm.minibatch`."""
+        updates = -(-self.responses_per_agent // self.training.minibatch_responses)
+        mixed = self.algorithm.minibatch_order == "mixed"  # whole prompts
+        return min(updates, self.rollout.prompts_per_step) if mixed else updates
+
+    @property
     def old_policy_is_denominator(self) -> bool:
         """Whether ratios are against the learner before its first update, and not against the pool's log-probs."""
         if self.algorithm.name == "naive":

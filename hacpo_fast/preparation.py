@@ -123,6 +123,13 @@ def _without_effect(config: Config, device: torch.device, steps: int) -> list[st
     notes = []
     if late := [step for step in config.run.profile_steps if step > steps]:
         notes.append(f"run.profile_steps: the run ends with step {steps}, before {late}")
+    if config.updates_per_step == 1:
+        narrows = config.algorithm.name == "hacpo" and config.algorithm.cross_clip and config.algorithm.cross_lower_step
+        notes.append(
+            "one update per step: own ratios are then 1, so that none is clipped"
+            + (", and the range of other agents' answers never narrows" if narrows else "")
+            + f"; training.minibatch_responses below {config.responses_per_agent} makes more updates"
+        )
     if config.training.offload_optimizer and device.type != "cuda":
         notes.append("training.offload_optimizer changes nothing on a CPU: all memory is the host's")
     return notes
@@ -173,7 +180,9 @@ def print_plan(prepared: Preparation, console: Console) -> None:
     console.print(
         f"{len(prepared.train)} training and {len(prepared.held_out)} validation problems of "
         f"{printable(config.task.name)}; "
-        f"{prepared.steps} steps of {config.rollout.prompts_per_step} prompts x {config.samples_per_prompt} responses",
+        f"{prepared.steps} steps of {config.rollout.prompts_per_step} prompts x {config.samples_per_prompt} responses "
+        f"per agent; each learns from {config.responses_per_agent} in {config.updates_per_step} "
+        f"update{'s' if config.updates_per_step > 1 else ''} per step",
         markup=False,
     )
     for note in prepared.notes:

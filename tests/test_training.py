@@ -197,6 +197,28 @@ def test_dry_run_loads_no_weights_and_leaves_nothing(settings, tmp_path, monkeyp
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("changes", "updates"),
+    [
+        ({}, 2),  # 4 prompts x 4 responses of both agents, 16 in an update
+        ({"training__minibatch_responses": 15}, 3),
+        ({"training__minibatch_responses": 32}, 1),
+        ({"training__minibatch_responses": 5, "algorithm__minibatch_order": "mixed"}, 4),  # whole prompts
+        ({"algorithm__name": "gspo"}, 1),
+        ({"algorithm__name": "gspo_x2"}, 2),
+    ],
+)
+def test_the_plan_says_how_many_updates_a_step_has(settings, tmp_path, capsys, changes, updates):
+    config = settings("ada", "bea", validation__every=0, run__steps=1, **changes)
+    assert run(config, Place(tmp_path / "dry"), dry_run=True) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f" in {updates} update{'s' if updates > 1 else ''} per step" in said
+    assert ("one update per step: own ratios are then 1" in said) == (updates == 1)
+    assert ("never narrows" in said) == (updates == 1 and config.algorithm.name == "hacpo")
+    (record,) = runs.train(config, tmp_path / "run")
+    assert {metrics["updates"] for metrics in record["agents"].values()} == {updates}
+
+
 def test_an_agent_that_cannot_read_the_prompts_is_told_of(settings, tmp_path):
     from hacpo_fast.preparation import prepare
 
