@@ -430,10 +430,6 @@ class Config(Section):
             )
         if self.run.keep_best is not None:
             self._check_keep_best(self.run.keep_best)
-        if self.run.steps and self.training.warmup_steps > self.run.steps:
-            raise ValueError(
-                f"training.warmup_steps ({self.training.warmup_steps}) is above run.steps ({self.run.steps})"
-            )
         return self
 
     def _check_keep_best(self, metric: str) -> None:

@@ -48,6 +48,11 @@ class Preparation:
         sides = [[[problem.id, problem.answer] for problem in side] for side in (self.train, self.held_out)]
         return hashlib.sha256(json.dumps(sides, default=str).encode()).hexdigest()
 
+    @property
+    def warmup_steps(self) -> int:
+        """Steps in which the learning rate rises: those of a run that is shorter than its warm-up, at most."""
+        return min(self.config.training.warmup_steps, self.steps)
+
     def batch(self, step: int) -> list[Problem]:
         """The problems of step 1, 2, ...: every pass over the data is shuffled anew, no problem twice in a step."""
         size = self.config.rollout.prompts_per_step
@@ -119,7 +124,7 @@ def prepare(config: Config) -> Preparation:
 
 
 def _without_effect(config: Config, device: torch.device, steps: int) -> list[str]:
-    """Notes on settings that will change nothing in this run."""
+    """Notes on settings that will change nothing in this run, or less than they say."""
     notes = []
     if late := [step for step in config.run.profile_steps if step > steps]:
         notes.append(f"run.profile_steps: the run ends with step {steps}, before {late}")
@@ -130,6 +135,8 @@ def _without_effect(config: Config, device: torch.device, steps: int) -> list[st
             + (", and the range of other agents' answers never narrows" if narrows else "")
             + f"; training.minibatch_responses below {config.responses_per_agent} makes more updates"
         )
+    if (warmup := config.training.warmup_steps) > steps:
+        notes.append(f"training.warmup_steps: {warmup} are more than the run has; the learning rate rises over {steps}")
     if config.training.offload_optimizer and device.type != "cuda":
         notes.append("training.offload_optimizer changes nothing on a CPU: all memory is the host's")
     return notes

@@ -194,7 +194,16 @@ def test_dry_run_loads_no_weights_and_leaves_nothing(settings, tmp_path, monkeyp
     assert run(settings("ada", "bea"), Place(tmp_path / "run"), dry_run=True) == 0
     printed = capsys.readouterr().out
     assert "2 agent(s)" in printed and "weights" in printed
+    assert printed.endswith("dry run: all of this can be trained; nothing was started\n")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_warm_up_longer_than_the_run_ends_with_it(settings, tmp_path, capsys):
+    config = settings("ada", training__warmup_steps=9, training__lr=1e-3, run__steps=2)
+    rates = [record["agents"]["ada"]["lr"] for record in runs.train(config, tmp_path / "run")]
+    assert rates == pytest.approx([1e-3 / 3, 2e-3 / 3])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "training.warmup_steps: 9 are more than the run has; the learning rate rises over 2" in said
 
 
 @pytest.mark.parametrize(
