@@ -90,6 +90,8 @@ def _unreadable(name: str, settings: AgentConfig, setting: str, place: str, erro
             f"agents.{name}.trust_remote_code is true; read that code first"
         )
     reason = " ".join(str(error).split())[:300] or type(error).__name__
+    if "find them in the cached files" in reason:  # a paragraph about connections and offline modes follows
+        reason = "no such folder, it is not in the hub's cache, and the hub cannot be reached"
     what = "model with a tokenizer" if setting == "model" else "tokenizer"
     return UserError(
         f"agents.{name}.{setting}: no {what} at '{place}' ({reason}); give a folder that "

@@ -65,8 +65,9 @@ def evaluate(config: Config, tasks: Mapping[str, TaskConfig], folder: Path, resu
                 name: _sitting(name, task, problems, config, cards, pools, console)
                 for (name, task), problems in zip(tasks.items(), found[: len(tasks)], strict=True)
             }
-            kind, notes = choose_engine(cards, config, device)
-            _tell(console, [*(note for card in cards for note in card.notes), *notes])
+            kind, engine_note = choose_engine(cards, config, device)
+            _tell(console, [note for card in cards for note in card.notes])
+            console.print(message(engine_note), markup=False, highlight=False)
         output = stack.enter_context(closing(EvaluationOutput(folder, config, tasks, resume)))
         there = f", where {len(output)} problems are answered already" if resume else ""
         console.print(f"every response is written to {folder}{there}", markup=False, highlight=False, soft_wrap=True)

@@ -38,6 +38,7 @@ class Preparation:
     held_out_tokens: dict[str, dict[str, np.ndarray]]  # the same of held_out, which may ask in other words
     steps: int
     engine: str  # vllm or transformers
+    engine_note: str  # the same for the user, with the reason
     memory: Sequence[memory.AgentMemory]
     device_memory: int
     notes: Sequence[str]
@@ -95,7 +96,7 @@ def prepare(config: Config) -> Preparation:
     if config.validation.every and not held_out:
         raise UserError("validation.every: no problem is held out; raise task.holdout or set validation.every=0")
 
-    engine, engine_notes = choose_engine(cards, config, device)
+    engine, engine_note = choose_engine(cards, config, device)
     available = memory.device_memory(device)
     needs = memory.plan(cards, config, device, engine, available)
     memory.check(needs, available)
@@ -110,6 +111,7 @@ def prepare(config: Config) -> Preparation:
         held_out_tokens=held_out_tokens,
         steps=steps,
         engine=engine,
+        engine_note=engine_note,
         memory=needs,
         device_memory=available,
         notes=[
@@ -117,7 +119,6 @@ def prepare(config: Config) -> Preparation:
             *notes,
             *left_out,
             *more,
-            *engine_notes,
             *_without_effect(config, device, steps),
         ],
     )
@@ -194,7 +195,7 @@ def print_plan(prepared: Preparation, console: Console) -> None:
     )
     for note in prepared.notes:
         console.print(message(note), style="yellow", markup=False)
-    console.print(f"responses by {prepared.engine}")
+    console.print(message(prepared.engine_note), markup=False)
     table = Table("", *(card.name for card in prepared.cards), box=box.SIMPLE_HEAD)
     table.add_row("model", *(Text(printable(card.model_config.model_type)) for card in prepared.cards))
     table.add_row("prompts", *("chat" if card.codec.chat else "plain" for card in prepared.cards))
