@@ -7,10 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import runs
 import yaml
+
+from hacpo_fast import __main__ as package
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +85,22 @@ def test_settings_may_stand_behind_options(config_path, tmp_path):
 def test_help_lists_the_settings():
     out, _ = command("--help").communicate(timeout=60)
     assert "algorithm.cross_lower  (number, default 0.8)" in out
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_the_package_itself_lists_its_commands(capsys, arguments):
+    assert package.main(arguments) == 0
+    said = capsys.readouterr().out
+    folder = Path(package.__file__).parent
+    runnable = {path for path in folder.glob("*.py") if "__main__" in path.read_text()} - {Path(package.__file__)}
+    names = {path.stem for path in runnable} | {path.parent.name for path in folder.glob("*/__main__.py")}
+    assert set(package.COMMANDS) == names
+    for name in names:
+        assert f"python -m hacpo_fast.{name} " in said
+
+
+def test_a_command_behind_the_package_is_told_how_to_write_it(capsys):
+    assert package.main(["train", "mine.yaml"]) == 2
+    assert "write python -m hacpo_fast.train" in capsys.readouterr().err
+    assert package.main(["trian"]) == 2
+    assert "python -m hacpo_fast lists the commands" in capsys.readouterr().err

@@ -156,7 +156,7 @@ def test_what_is_missing_for_two_reasons_is_named_once():
     def refuse():
         raise UserError("'datasets' is not installed")
 
-    with pytest.raises(UserError, match="^'datasets' is not installed$"):
+    with pytest.raises(UserError, match=r"^'datasets' is not installed$"):
         all_of([refuse, refuse])
 
 
