@@ -201,7 +201,13 @@ def print_plan(prepared: Preparation, console: Console) -> None:
     table.add_row("prompts", *("chat" if card.codec.chat else "plain" for card in prepared.cards))
     table.add_row("dtype", *(str(card.dtype(prepared.device)).removeprefix("torch.") for card in prepared.cards))
     for field in memory.AgentMemory._fields:
-        table.add_row(field, *(memory.readable(getattr(needs, field)) for needs in prepared.memory))
+        if any(sizes := [getattr(needs, field) for needs in prepared.memory]):
+            table.add_row(field, *map(memory.readable, sizes))
     console.print(table)
     needed = memory.check(prepared.memory, prepared.device_memory)
-    console.print(f"memory: about {memory.readable(needed)} of {memory.readable(prepared.device_memory)}")
+    total, available = memory.readable(needed), memory.readable(prepared.device_memory)
+    offloaded = any(needs.offloaded for needs in prepared.memory)
+    console.print(
+        f"memory: about {total} of {available}; less than the sum of the table, since generation and activations take "
+        f"turns, one agent at a time{', and what is offloaded lies in memory of the host' if offloaded else ''}"
+    )

@@ -194,6 +194,7 @@ def test_dry_run_loads_no_weights_and_leaves_nothing(settings, tmp_path, monkeyp
     assert run(settings("ada", "bea"), Place(tmp_path / "run"), dry_run=True) == 0
     printed = capsys.readouterr().out
     assert "2 agent(s)" in printed and "weights" in printed
+    assert "reference" not in printed and "kv_cache" not in printed  # rows that would be empty
     assert printed.endswith("dry run: all of this can be trained; nothing was started\n")
     assert not (tmp_path / "run").exists()
 
