@@ -104,7 +104,9 @@ def _sitting(
     pools: _Pools,
     console: Console,
 ) -> Sitting:
-    notes = [f"{problems.duplicates} problems stand there twice and count once"] if problems.duplicates else []
+    notes = []
+    if problems.duplicates and task.kind != "reasoning_gym":  # generators repeat themselves
+        notes.append(f"{problems.duplicates} problems left out: the same prompt had been there before")
     rewards = pools.of(task)
     notes += check_reward(task, problems, rewards)
     asked = split_held_out(problems, task.holdout)[1] if task is config.task else problems
