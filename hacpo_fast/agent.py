@@ -90,6 +90,8 @@ def _unreadable(name: str, settings: AgentConfig, setting: str, place: str, erro
             f"agents.{name}.trust_remote_code is true; read that code first"
         )
     reason = " ".join(str(error).split())[:300] or type(error).__name__
+    if "find them in the cached files" in reason:  # a paragraph about connections and offline modes follows
+        reason = "no such folder, it is not in the hub's cache, and the hub cannot be reached"
     what = "model with a tokenizer" if setting == "model" else "tokenizer"
     return UserError(
         f"agents.{name}.{setting}: no {what} at '{place}' ({reason}); give a folder that "
@@ -233,14 +235,17 @@ def encode_fitting(
     for card in cards:
         response = max(config.max_response_tokens(card.name), config.validation.max_response_tokens or 0)
         room = card.context - response
+        prompts = card.codec.encode_prompts(problems)
         if room < 1:
+            wanted = min(max(map(len, prompts), default=1), config.rollout.max_prompt_tokens)
+            most = card.context - wanted
+            fitting = f"; beside the longest prompt, of {wanted}, at most {most} fit" if most > 0 else ""
             raise UserError(
                 f"agents.{card.name}: a prompt and a response of {response} tokens do not "
                 f"fit into the model's context of {card.context}; lower rollout.max_response_tokens, or "
-                "validation.max_response_tokens"
+                f"validation.max_response_tokens{fitting}"
             )
         longest = min(room, config.rollout.max_prompt_tokens)
-        prompts = card.codec.encode_prompts(problems)
         tokens[card.name] = {
             problem.id: ids for problem, ids in zip(problems, prompts, strict=True) if 0 < len(ids) <= longest
         }

@@ -430,10 +430,6 @@ class Config(Section):
             )
         if self.run.keep_best is not None:
             self._check_keep_best(self.run.keep_best)
-        if self.run.steps and self.training.warmup_steps > self.run.steps:
-            raise ValueError(
-                f"training.warmup_steps ({self.training.warmup_steps}) is above run.steps ({self.run.steps})"
-            )
         return self
 
     def _check_keep_best(self, metric: str) -> None:
@@ -450,6 +446,19 @@ class Config(Section):
     def samples_per_prompt(self) -> int:
         """G of this run: gspo_x2 spends twice the rollouts of the others."""
         return self.rollout.samples_per_prompt * (2 if self.algorithm.name == "gspo_x2" else 1)
+
+    @property
+    def responses_per_agent(self) -> int:
+        """That each agent learns from in a step, where none is left out: its own and, if they share, the others'."""
+        sources = len(self.agents) if self.algorithm.shares else 1
+        return self.rollout.prompts_per_step * self.samples_per_prompt * sources
+
+    @property
+    def updates_per_step(self) -> int:
+        """Optimiser updates of each agent in such a step, see `algorithm.minibatch`."""
+        updates = -(-self.responses_per_agent // self.training.minibatch_responses)
+        mixed = self.algorithm.minibatch_order == "mixed"  # whole prompts
+        return min(updates, self.rollout.prompts_per_step) if mixed else updates
 
     @property
     def old_policy_is_denominator(self) -> bool:

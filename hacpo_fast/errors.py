@@ -17,15 +17,15 @@ def install_hint(extra: str) -> str:
 
 
 def all_of(reads: Iterable[Callable[[], Any]]) -> list[Any]:
-    """What each of `reads` returns. Where several raise UserError, one that says everything that is wrong."""
-    found, wrong = [], []
+    """What each of `reads` returns. Where several raise UserError, one that says everything that is wrong, once."""
+    found, wrong = [], {}
     for read in reads:
         try:
             found.append(read())
         except UserError as error:
-            wrong.append(error)
+            wrong.setdefault(str(error), error)
     if len(wrong) > 1:
         raise UserError("\n".join([f"{len(wrong)} things are missing or wrong", *(f"- {error}" for error in wrong)]))
     if wrong:
-        raise wrong[0]
+        raise next(iter(wrong.values()))
     return found

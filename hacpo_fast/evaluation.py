@@ -65,8 +65,9 @@ def evaluate(config: Config, tasks: Mapping[str, TaskConfig], folder: Path, resu
                 name: _sitting(name, task, problems, config, cards, pools, console)
                 for (name, task), problems in zip(tasks.items(), found[: len(tasks)], strict=True)
             }
-            kind, notes = choose_engine(cards, config, device)
-            _tell(console, [*(note for card in cards for note in card.notes), *notes])
+            kind, engine_note = choose_engine(cards, config, device)
+            _tell(console, [note for card in cards for note in card.notes])
+            console.print(message(engine_note), markup=False, highlight=False)
         output = stack.enter_context(closing(EvaluationOutput(folder, config, tasks, resume)))
         there = f", where {len(output)} problems are answered already" if resume else ""
         console.print(f"every response is written to {folder}{there}", markup=False, highlight=False, soft_wrap=True)
@@ -103,7 +104,9 @@ def _sitting(
     pools: _Pools,
     console: Console,
 ) -> Sitting:
-    notes = [f"{problems.duplicates} problems stand there twice and count once"] if problems.duplicates else []
+    notes = []
+    if problems.duplicates and task.kind != "reasoning_gym":  # generators repeat themselves
+        notes.append(f"{problems.duplicates} problems left out: the same prompt had been there before")
     rewards = pools.of(task)
     notes += check_reward(task, problems, rewards)
     asked = split_held_out(problems, task.holdout)[1] if task is config.task else problems

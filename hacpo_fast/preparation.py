@@ -38,6 +38,7 @@ class Preparation:
     held_out_tokens: dict[str, dict[str, np.ndarray]]  # the same of held_out, which may ask in other words
     steps: int
     engine: str  # vllm or transformers
+    engine_note: str  # the same for the user, with the reason
     memory: Sequence[memory.AgentMemory]
     device_memory: int
     notes: Sequence[str]
@@ -47,6 +48,11 @@ class Preparation:
         """Of the problems, in their order: where it is the same, `batch` is."""
         sides = [[[problem.id, problem.answer] for problem in side] for side in (self.train, self.held_out)]
         return hashlib.sha256(json.dumps(sides, default=str).encode()).hexdigest()
+
+    @property
+    def warmup_steps(self) -> int:
+        """Steps in which the learning rate rises: those of a run that is shorter than its warm-up, at most."""
+        return min(self.config.training.warmup_steps, self.steps)
 
     def batch(self, step: int) -> list[Problem]:
         """The problems of step 1, 2, ...: every pass over the data is shuffled anew, no problem twice in a step."""
@@ -90,7 +96,7 @@ def prepare(config: Config) -> Preparation:
     if config.validation.every and not held_out:
         raise UserError("validation.every: no problem is held out; raise task.holdout or set validation.every=0")
 
-    engine, engine_notes = choose_engine(cards, config, device)
+    engine, engine_note = choose_engine(cards, config, device)
     available = memory.device_memory(device)
     needs = memory.plan(cards, config, device, engine, available)
     memory.check(needs, available)
@@ -105,6 +111,7 @@ def prepare(config: Config) -> Preparation:
         held_out_tokens=held_out_tokens,
         steps=steps,
         engine=engine,
+        engine_note=engine_note,
         memory=needs,
         device_memory=available,
         notes=[
@@ -112,17 +119,25 @@ def prepare(config: Config) -> Preparation:
             *notes,
             *left_out,
             *more,
-            *engine_notes,
             *_without_effect(config, device, steps),
         ],
     )
 
 
 def _without_effect(config: Config, device: torch.device, steps: int) -> list[str]:
-    """Notes on settings that will change nothing in this run."""
+    """Notes on settings that will change nothing in this run, or less than they say."""
     notes = []
     if late := [step for step in config.run.profile_steps if step > steps]:
         notes.append(f"run.profile_steps: the run ends with step {steps}, before {late}")
+    if config.updates_per_step == 1:
+        narrows = config.algorithm.name == "hacpo" and config.algorithm.cross_clip and config.algorithm.cross_lower_step
+        notes.append(
+            "one update per step: own ratios are then 1, so that none is clipped"
+            + (", and the range of other agents' answers never narrows" if narrows else "")
+            + f"; training.minibatch_responses below {config.responses_per_agent} makes more updates"
+        )
+    if (warmup := config.training.warmup_steps) > steps:
+        notes.append(f"training.warmup_steps: {warmup} are more than the run has; the learning rate rises over {steps}")
     if config.training.offload_optimizer and device.type != "cuda":
         notes.append("training.offload_optimizer changes nothing on a CPU: all memory is the host's")
     return notes
@@ -173,18 +188,26 @@ def print_plan(prepared: Preparation, console: Console) -> None:
     console.print(
         f"{len(prepared.train)} training and {len(prepared.held_out)} validation problems of "
         f"{printable(config.task.name)}; "
-        f"{prepared.steps} steps of {config.rollout.prompts_per_step} prompts x {config.samples_per_prompt} responses",
+        f"{prepared.steps} steps of {config.rollout.prompts_per_step} prompts x {config.samples_per_prompt} responses "
+        f"per agent; each learns from {config.responses_per_agent} in {config.updates_per_step} "
+        f"update{'s' if config.updates_per_step > 1 else ''} per step",
         markup=False,
     )
     for note in prepared.notes:
         console.print(message(note), style="yellow", markup=False)
-    console.print(f"responses by {prepared.engine}")
+    console.print(message(prepared.engine_note), markup=False)
     table = Table("", *(card.name for card in prepared.cards), box=box.SIMPLE_HEAD)
     table.add_row("model", *(Text(printable(card.model_config.model_type)) for card in prepared.cards))
     table.add_row("prompts", *("chat" if card.codec.chat else "plain" for card in prepared.cards))
     table.add_row("dtype", *(str(card.dtype(prepared.device)).removeprefix("torch.") for card in prepared.cards))
     for field in memory.AgentMemory._fields:
-        table.add_row(field, *(memory.readable(getattr(needs, field)) for needs in prepared.memory))
+        if any(sizes := [getattr(needs, field) for needs in prepared.memory]):
+            table.add_row(field, *map(memory.readable, sizes))
     console.print(table)
     needed = memory.check(prepared.memory, prepared.device_memory)
-    console.print(f"memory: about {memory.readable(needed)} of {memory.readable(prepared.device_memory)}")
+    total, available = memory.readable(needed), memory.readable(prepared.device_memory)
+    offloaded = any(needs.offloaded for needs in prepared.memory)
+    console.print(
+        f"memory: about {total} of {available}; less than the sum of the table, since generation and activations take "
+        f"turns, one agent at a time{', and what is offloaded lies in memory of the host' if offloaded else ''}"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -37,11 +38,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _train(path: str, overrides: Sequence[str], dry_run: bool) -> int:
     config = config_file.load(path, overrides)
-    return run(config, Place.choose(config, f"{Path(path).stem[:100]}-{config.algorithm.name}"), dry_run)
+    place = Place.choose(config, f"{Path(path).stem[:100]}-{config.algorithm.name}")
+    return run(config, place, dry_run, [path, *overrides])
 
 
-def run(config: Config, place: Place, dry_run: bool = False) -> int:
-    """Checks everything, prints the plan, trains and leaves the results in the place. Returns the exit status."""
+def run(config: Config, place: Place, dry_run: bool = False, arguments: Sequence[str] = ("CONFIG",)) -> int:
+    """Checks everything, prints the plan, trains and leaves the results in the place. Returns the exit status.
+
+    arguments: of the command line, to tell the user how a stopped run goes on.
+    """
     place.check(config)
     if config.run.threads:  # before torch is imported: some of its pools are sized only then
         os.environ["OMP_NUM_THREADS"] = str(config.run.threads)
@@ -60,6 +65,7 @@ def run(config: Config, place: Place, dry_run: bool = False) -> int:
         prepared = prepare(config)
     print_plan(prepared, terminal)
     if dry_run:
+        terminal.print("dry run: all of this can be trained; nothing was started", markup=False)
         return 0
 
     from hacpo_fast.run.curves import draw_curves
@@ -76,20 +82,32 @@ def run(config: Config, place: Place, dry_run: bool = False) -> int:
             note_environment(place.folder, trainer.steps_done, prepared.device, prepared.engine)
             for note in trainer.notes:
                 terminal.print(message(note), markup=False)
+            if place.checkpoint:
+                where = printable(str(place.checkpoint))
+                terminal.print(f"going on from step {trainer.steps_done} ({where})", markup=False, soft_wrap=True)
+            elif place.continued:
+                terminal.print("nothing to go on from yet: starting with step 1", markup=False)
             with RunOutput.open(
                 place.folder, config, prepared.steps, trainer.steps_done, trainer.positions, terminal
             ) as output:
                 finished = trainer.fit(output)
         if trainer.steps_done:
             draw_curves(place.folder, place.folder / "curves.png")
-    folder = printable(str(place.folder))
-    terminal.print(
-        f"done; metrics, rollouts, curves and agents are in {folder}"
+    folder = str(place.folder)
+    told = (
+        f"done; metrics, rollouts, curves and agents are in {folder}; all of it as one page: "
+        f"python -m hacpo_fast.report {shlex.quote(folder)}"
         if finished
-        else f"go on with the same command and run.output={folder} run.resume=auto",
-        markup=False, soft_wrap=True,
-    )  # fmt: skip
+        else f"to go on: {_command_to_go_on(arguments, folder)}"
+    )
+    terminal.print(message(told), markup=False, highlight=False, soft_wrap=True)
     return 0 if finished else STOPPED
+
+
+def _command_to_go_on(arguments: Sequence[str], folder: str) -> str:
+    kept = [word for word in arguments if not word.startswith(("run.output=", "run.resume="))]
+    command = ["python", "-m", "hacpo_fast.train", *kept, f"run.output={folder}", "run.resume=auto"]
+    return shlex.join(command)
 
 
 if __name__ == "__main__":

@@ -271,7 +271,7 @@ class Trainer:
             config.algorithm, config.rollout.score_eos,
         )  # fmt: skip
         training = config.training
-        factor = lr_factor(step - 1, self.prepared.steps, training.warmup_steps, training.schedule)
+        factor = lr_factor(step - 1, self.prepared.steps, self.prepared.warmup_steps, training.schedule)
         draw = rng(config.run.seed, Purpose.MINIBATCH, step, agent.index)
         learner = Learner(agent, batch, config, agent.lr * factor, draw)
         try:

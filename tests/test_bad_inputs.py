@@ -233,7 +233,11 @@ AGENTS = {
         BAD, model(config_json={"model_type": "nova", "auto_map": {"AutoConfig": "code.Config"}}),
         "comes with Python code of its own, which is run only if agents.ada.trust_remote_code is true",
     ),
-    "small context": (BAD, model(config_json={"max_position_embeddings": 8}), "do not fit into the model's"),
+    "small context": (
+        BAD, model(config_json={"max_position_embeddings": 8}),
+        "do not fit into the model's context of 8; lower rollout.max_response_tokens, or "
+        "validation.max_response_tokens; beside the longest prompt, of 5, at most 3 fit",
+    ),
     "not enough memory": ({"training.token_budget": 10**9}, None, "memory: the run needs about"),
 }  # fmt: skip
 

@@ -2,14 +2,18 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import runs
 import yaml
+
+from hacpo_fast import __main__ as package
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +38,8 @@ def command(*arguments, **options):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_ends_its_step_and_saves_the_agents(config_path, tmp_path, number):
-    folder = tmp_path / "run"
-    process = command(config_path, f"run.output={folder}")
+    folder, quoted = tmp_path / "run", "validation.sampling={greedy: {temperature: 0}}"
+    process = command(config_path, f"run.output={folder}", quoted)
     while not (folder / "metrics.jsonl").exists() or not (folder / "metrics.jsonl").read_text():
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
@@ -44,6 +48,9 @@ def test_a_stopped_run_ends_its_step_and_saves_the_agents(config_path, tmp_path,
     assert process.returncode == 130, err
     steps = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert f"stopped after step {steps[-1]} of 500" in " ".join(out.split())
+    (to_go_on,) = (line.partition(": ")[2] for line in out.splitlines() if line.startswith("to go on: "))
+    arguments = [str(config_path), quoted, f"run.output={folder}", "run.resume=auto"]
+    assert shlex.split(to_go_on) == ["python", "-m", "hacpo_fast.train", *arguments]
     for name in ("ada", "bea"):
         assert (folder / "checkpoints" / f"step-{steps[-1]}" / name / "model.safetensors").exists()
     assert (folder / "curves.png").exists()
@@ -55,7 +62,7 @@ def test_output_without_a_name_goes_to_a_dated_folder(config_path, tmp_path):
     assert process.returncode == 0, err
     (folder,) = (tmp_path / "runs").iterdir()
     assert folder.name.startswith("mine-hacpo-")
-    assert folder.name in out.replace("\n", "")
+    assert out.endswith(f"python -m hacpo_fast.report runs/{folder.name}\n")
     assert yaml.safe_load((folder / "config.yaml").read_text())["run"]["steps"] == 1
     (start,) = json.loads((folder / "environment.json").read_text())
     assert start["after_step"] == 0 and start["engine"] == "transformers" and "run.steps=1" in start["command"]
@@ -78,3 +85,22 @@ def test_settings_may_stand_behind_options(config_path, tmp_path):
 def test_help_lists_the_settings():
     out, _ = command("--help").communicate(timeout=60)
     assert "algorithm.cross_lower  (number, default 0.8)" in out
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_the_package_itself_lists_its_commands(capsys, arguments):
+    assert package.main(arguments) == 0
+    said = capsys.readouterr().out
+    folder = Path(package.__file__).parent
+    runnable = {path for path in folder.glob("*.py") if "__main__" in path.read_text()} - {Path(package.__file__)}
+    names = {path.stem for path in runnable} | {path.parent.name for path in folder.glob("*/__main__.py")}
+    assert set(package.COMMANDS) == names
+    for name in names:
+        assert f"python -m hacpo_fast.{name} " in said
+
+
+def test_a_command_behind_the_package_is_told_how_to_write_it(capsys):
+    assert package.main(["train", "mine.yaml"]) == 2
+    assert "write python -m hacpo_fast.train" in capsys.readouterr().err
+    assert package.main(["trian"]) == 2
+    assert "python -m hacpo_fast lists the commands" in capsys.readouterr().err

@@ -43,7 +43,6 @@ def changed(**sections):
         (changed(algorithm={"cross_lower": 0.9, "cross_upper": 0.5}), "cross_lower (0.9) is above cross_upper (0.5)"),
         (changed(algorithm={"capability": {"ratio_min": 2}}), "ratio_min <= 1 <= ratio_max must hold"),
         (changed(run={"device": "gpu"}), "run.device: 'gpu' is not a device; use auto, cpu, cuda or cuda:N"),
-        (changed(run={"steps": 3}, training={"warmup_steps": 4}), "training.warmup_steps (4) is above run.steps (3)"),
         (changed(agents={}), "agents: name at least one agent"),
         (changed(agents={"../x": {"model": "m"}}), "agent name '../x': use letters, digits"),
         (changed(agents={"a": {"model": "m", "prompt_template": "Q:"}}), "prompt_template: must contain {prompt}"),

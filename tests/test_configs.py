@@ -10,8 +10,9 @@ import torch
 from sizes import MODELS
 
 from hacpo_fast import config_file, memory, preparation
-from hacpo_fast.agent import ModelCard
-from hacpo_fast.errors import UserError
+from hacpo_fast.agent import ModelCard, read_card
+from hacpo_fast.config import AgentConfig
+from hacpo_fast.errors import UserError, all_of
 from hacpo_fast.train import main
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -149,6 +150,23 @@ def test_everything_that_is_missing_is_named_at_once(monkeypatch, capsys):
         "hf auth login",
     ):
         assert named in said
+
+
+def test_what_is_missing_for_two_reasons_is_named_once():
+    def refuse():
+        raise UserError("'datasets' is not installed")
+
+    with pytest.raises(UserError, match=r"^'datasets' is not installed$"):
+        all_of([refuse, refuse])
+
+
+def test_a_model_that_is_not_here_without_the_hub(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    where = (
+        r"agents\.a\.model: .* at 'nobody/nothing' \(no such folder, it is not in the hub's cache, and the hub cannot"
+    )
+    with pytest.raises(UserError, match=where):
+        read_card("a", AgentConfig(model="nobody/nothing"))
 
 
 def write(folder, **files):

@@ -88,6 +88,10 @@ def same_results(straight, other):
     return True
 
 
+def last_validation(said):
+    return [line for line in said.splitlines() if line.startswith(f"validation at step {STEPS}")]
+
+
 def on(folder, config):
     """The place from which `folder` goes on."""
     return Place.choose(config.model_copy(update={"run": config.run.model_copy(update={
@@ -111,16 +115,21 @@ def on(folder, config):
         {"algorithm__cross_bound": "adaptive", "algorithm__cross_live_target": 0.7},
     ],
 )
-def test_stopped_and_continued_is_the_same_as_straight(settings, tmp_path, monkeypatch, signal_at, changes):
+def test_stopped_and_continued_is_the_same_as_straight(settings, tmp_path, capsys, monkeypatch, signal_at, changes):
     config = settings(**changes)
     runs.train(config, tmp_path / "straight")
+    at_once = capsys.readouterr().out
     with monkeypatch.context():
         signal_at("hacpo_fast.run.output.RunOutput.step", 2)
         assert run(config, Place(tmp_path / "halves")) == 130
     monkeypatch.undo()
     assert {record["step"] for record in read_metrics(tmp_path / "halves")} <= {0, 1, 2}
+    capsys.readouterr()
     assert run(config, on(tmp_path / "halves", config)) == 0
     assert same_results(tmp_path / "straight", tmp_path / "halves")
+    resumed = capsys.readouterr().out
+    assert f"going on from step 2 ({tmp_path / 'halves' / 'checkpoints' / 'step-2'})" in resumed
+    assert last_validation(resumed) == last_validation(at_once)  # with the change since the first one, of step 0
 
 
 @pytest.fixture(scope="module")

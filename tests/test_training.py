@@ -194,7 +194,39 @@ def test_dry_run_loads_no_weights_and_leaves_nothing(settings, tmp_path, monkeyp
     assert run(settings("ada", "bea"), Place(tmp_path / "run"), dry_run=True) == 0
     printed = capsys.readouterr().out
     assert "2 agent(s)" in printed and "weights" in printed
+    assert "reference" not in printed and "kv_cache" not in printed  # rows that would be empty
+    assert printed.endswith("dry run: all of this can be trained; nothing was started\n")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_warm_up_longer_than_the_run_ends_with_it(settings, tmp_path, capsys):
+    config = settings("ada", training__warmup_steps=9, training__lr=1e-3, run__steps=2)
+    rates = [record["agents"]["ada"]["lr"] for record in runs.train(config, tmp_path / "run")]
+    assert rates == pytest.approx([1e-3 / 3, 2e-3 / 3])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "training.warmup_steps: 9 are more than the run has; the learning rate rises over 2" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "updates"),
+    [
+        ({}, 2),  # 4 prompts x 4 responses of both agents, 16 in an update
+        ({"training__minibatch_responses": 15}, 3),
+        ({"training__minibatch_responses": 32}, 1),
+        ({"training__minibatch_responses": 5, "algorithm__minibatch_order": "mixed"}, 4),  # whole prompts
+        ({"algorithm__name": "gspo"}, 1),
+        ({"algorithm__name": "gspo_x2"}, 2),
+    ],
+)
+def test_the_plan_says_how_many_updates_a_step_has(settings, tmp_path, capsys, changes, updates):
+    config = settings("ada", "bea", validation__every=0, run__steps=1, **changes)
+    assert run(config, Place(tmp_path / "dry"), dry_run=True) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f" in {updates} update{'s' if updates > 1 else ''} per step" in said
+    assert ("one update per step: own ratios are then 1" in said) == (updates == 1)
+    assert ("never narrows" in said) == (updates == 1 and config.algorithm.name == "hacpo")
+    (record,) = runs.train(config, tmp_path / "run")
+    assert {metrics["updates"] for metrics in record["agents"].values()} == {updates}
 
 
 def test_an_agent_that_cannot_read_the_prompts_is_told_of(settings, tmp_path):

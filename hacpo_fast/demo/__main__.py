@@ -24,7 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m hacpo_fast.demo",
         description="Makes two tiny agents, OUT/alice and OUT/bob, that do sums badly and can learn from each other. "
-        "They differ in size, architecture and tokenizer. Takes about a minute on two CPU cores, and needs no network.",
+        "They differ in size, architecture and tokenizer. Takes two or three minutes on two CPU cores, and needs no "
+        "network.",
         epilog="Train them with: python -m hacpo_fast.train configs/quickstart.yaml",
     )
     parser.add_argument("out", metavar="OUT", nargs="?", default=Path("demo"), type=Path, help="folder (default: demo)")

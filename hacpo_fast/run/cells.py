@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Any, NamedTuple
 
 from hacpo_fast.run.rollout_log import RolloutSample
@@ -20,7 +21,14 @@ def number(value: float | None, spec: str = ".3f") -> str:
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    return ABSENT if value is None else f"{100 * value:.{digits}f} %"
+    return ABSENT if value is None else f"{half_up(100 * value, digits)} %"
+
+
+def half_up(value: float, digits: int, sign: str = "") -> str:
+    """With halves away from 0, as in reports: `format` gives 95.2 and 95.8 for 95.25 and 95.75. sign: "+" or ""."""
+    if not math.isfinite(value):
+        return format(value, f"{sign}.{digits}f")
+    return format(Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP), f"{sign}f")
 
 
 def count(value: float | None) -> str:
@@ -149,7 +157,7 @@ def shown_scores(scores: Mapping[str, Any]) -> list[str]:
 
 def change(value: float | None, first: float | None) -> str:
     """In percentage points since the first validation."""
-    return "" if value is None or first is None else f"{100 * (value - first):+.1f}"
+    return "" if value is None or first is None else half_up(100 * value - 100 * first, 1, "+")
 
 
 def verdict(sample: RolloutSample) -> str:

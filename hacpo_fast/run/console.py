@@ -14,7 +14,8 @@ from hacpo_fast.run.rollout_log import RolloutSample
 
 
 class Console:
-    """Shows the records of a run of `steps` steps; `done` of them were made before this process (resumed run).
+    """Shows the records of a run of `steps` steps; `done` of them were made before this process (resumed run), and left
+    the records `before`.
 
     Text of models is shown with its control characters escaped and its length limited. `live` None: where the output
     is a terminal that can redraw.
@@ -27,9 +28,10 @@ class Console:
         done: int = 0,
         live: bool | None = None,
         console: RichConsole | None = None,
+        before: Iterable[dict[str, Any]] = (),
     ) -> None:
         console = console or RichConsole()
-        self._progress = Progress(steps, done)
+        self._progress = Progress(steps, done, before)
         view = LiveView if (_can_redraw(console) if live is None else live) else PlainView
         self._view: LiveView | PlainView = view(console, self._progress, list(agents))
 

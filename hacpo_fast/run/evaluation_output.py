@@ -190,8 +190,11 @@ def print_scores(scores: Scores, headlines: Mapping[str, str], console: Console)
         for sampling, metrics in next(iter(by_agent.values())).items():
             console.print(f"{task}, {sampling}", markup=False, highlight=False, soft_wrap=True)
             table = Table("", *by_agent, box=box.SIMPLE_HEAD)
-            for metric in metrics:
-                table.add_row(metric, *(_cell(by_sampling[sampling][metric]) for by_sampling in by_agent.values()))
+            rows = {metric: [of_agent[sampling][metric] for of_agent in by_agent.values()] for metric in metrics}
+            if rows.get("accuracy") == rows.get("avg@1"):  # as where every reward is 0 or 1
+                rows.pop("accuracy", None)
+            for metric, values in rows.items():
+                table.add_row(metric, *map(_cell, values))
             console.print(table)
     if len(scores) > 1:
         agents = list(next(iter(scores.values())))

@@ -13,7 +13,7 @@ from hacpo_fast.config import Config
 from hacpo_fast.run.console import Console
 from hacpo_fast.run.jsonl import cut_back
 from hacpo_fast.run.rollout_log import ROLLOUTS_FILE, RolloutLog, RolloutSample
-from hacpo_fast.run.telemetry import METRICS_FILE, Telemetry
+from hacpo_fast.run.telemetry import METRICS_FILE, Telemetry, read_metrics
 
 
 class RunOutput:
@@ -46,8 +46,10 @@ class RunOutput:
                     f"{folder / name}: lines that were there after step {done} have been removed since; training does "
                     "not need them and goes on, but curves and reports will lack them"
                 )
+        before = read_metrics(folder) if (folder / METRICS_FILE).exists() else []
         telemetry = Telemetry(folder, run.tensorboard, run.wandb_project, config.model_dump(mode="json"))
-        return cls(Console(steps, config.agents, done, console=terminal), telemetry, RolloutLog(folder), notes)
+        console = Console(steps, config.agents, done, console=terminal, before=before)
+        return cls(console, telemetry, RolloutLog(folder), notes)
 
     def positions(self) -> dict[str, int]:
         """How far the files go, by name, in bytes that have reached the disk."""

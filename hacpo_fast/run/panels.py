@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from hacpo_fast.run.cells import change, percent
 from hacpo_fast.run.curve_data import RunCurves, Series, in_columns, smooth
 from hacpo_fast.run.palette import PHASES, agent_colour
 
@@ -98,7 +99,6 @@ def _name_ends(axes: Axes, drawn: list[tuple[str, str, Series]]) -> None:
     """Start and end of each (agent, colour, series) in numbers, beside the curves, without overlaps."""
     values = [value for *_, series in drawn for value in series.values]
     shares = all(0 <= value <= 1 for value in values)
-    scale, spec, unit = (100, ".1f", " %") if shares else (1, ".3g", "")
     if shares:
         axes.yaxis.set_major_formatter(_percents())
         axes.set_ylim(bottom=0)  # heights can be compared as shares
@@ -107,11 +107,11 @@ def _name_ends(axes: Axes, drawn: list[tuple[str, str, Series]]) -> None:
     starts = _apart([series.values[0] for *_, series in drawn], 0.085 * (high - low))
     longest = 0
     for (agent, colour, series), start, end in zip(drawn, starts, ends, strict=True):
-        first, last = scale * series.values[0], scale * series.values[-1]
-        label = f"{agent}  {last:{spec}}{unit}"
+        first, last = series.values[0], series.values[-1]
+        label = f"{agent}  {percent(last) if shares else f'{last:.3g}'}"
         if len(series.values) > 1:
-            label += f" ({last - first:+{spec}})"
-            _beside(axes, f"{first:{spec}}{unit}", (series.steps[0], start), colour, -9)
+            label += f" ({change(last, first) if shares else f'{last - first:+.3g}'})"
+            _beside(axes, percent(first) if shares else f"{first:.3g}", (series.steps[0], start), colour, -9)
         _beside(axes, label, (series.steps[-1], end), colour, 9)
         longest = max(longest, len(label))
     # Room for the labels inside the axes, or all panels would have to shrink.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 from hacpo_fast.run.cells import shown_scores
@@ -12,13 +13,19 @@ RECENT = 50
 
 
 class Progress:
-    """Follows the records of a run of `steps` steps, of which `done` were made before this process."""
+    """Follows the records of a run of `steps` steps, of which `done` were made before this process.
 
-    def __init__(self, steps: int, done: int = 0) -> None:
+    before: the records of that time, whose first validation is what later ones are held against.
+    """
+
+    def __init__(self, steps: int, done: int = 0, before: Iterable[dict[str, Any]] = ()) -> None:
         self.steps = steps
         self.done = done
         self._seconds: deque[float] = deque(maxlen=RECENT)
         self._first: dict[tuple[str, str, str], float] = {}
+        for record in before:
+            if "validation" in record:
+                self.validation(record)
 
     def step(self, record: dict[str, Any]) -> None:
         self.done = record["step"]

@@ -29,6 +29,9 @@ def test_a_comparison_runs_goes_on_and_makes_its_tables(tmp_path, capsys):
     assert hacpo["cpu_seconds"] > 0 and len(hacpo["agents"]["bob"]["steps"]["reward"]) == 2
     table = (tmp_path / "table.md").read_text()
     assert table in said and "| gspo | 1 |" in table
+    assert "these numbers mean nothing" in " ".join(said.split())
+    for method in (hacpo, gspo):  # agents without any right answer would learn nothing
+        assert all(agent["training_reward"] > 0 and agent["updates"] > 0 for agent in method["agents"].values())
 
     # A cell that was killed left no result, or a torn file under another name: it alone is made again, the same.
     killed = "similar sums--gspo--0.json"

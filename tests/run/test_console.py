@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console as RichConsole
 
+from hacpo_fast.run import cells
 from hacpo_fast.run.console import Console
 from hacpo_fast.run.progress import Progress
 from hacpo_fast.run.rollout_log import RolloutSample
@@ -79,6 +80,28 @@ def test_a_pipe_gets_aligned_lines_without_escapes(make_run):
     headers = [line for line in lines if "cross ratio" in line]
     assert len(headers) == 2 and "left)" in headers[0]
     assert re.search(r"validation at step 12  greedy accuracy:  small \d+\.\d % \(\+\d+\.\d\)", text)
+
+
+@pytest.mark.parametrize("resumed_at", [5, 8])
+def test_a_resumed_run_counts_the_change_from_its_first_validation(make_run, resumed_at):
+    records = make_run()
+    console, straight = plain()
+    feed(console, records)
+    before = [record for record in records if record["step"] <= resumed_at]
+    out = io.StringIO()
+    feed(
+        Console(12, NAMES[:2], resumed_at, console=RichConsole(file=out, width=80), before=before),
+        records[len(before) :],
+    )
+    last = [text.getvalue().splitlines()[-2:] for text in (straight, out)]
+    assert last[0] == last[1] and all("step 12  " in line and "(" in line for line in last[1])
+
+
+def test_halves_are_rounded_up_as_in_reports():
+    assert [cells.percent(right / 400) for right in (381, 383, 385, 380)] == ["95.3 %", "95.8 %", "96.3 %", "95.0 %"]
+    assert cells.percent(1 / 3) == "33.3 %" and cells.percent(1.0, 0) == "100 %"
+    assert cells.change(0.9525, 0.9) == "+5.3" and cells.change(0.0, 0.0025) == "-0.3"
+    assert cells.percent(math.inf) == "inf %" and cells.percent(math.nan) == "nan %"
 
 
 def test_output_that_only_claims_to_be_a_terminal_is_not_redrawn(make_run, monkeypatch):

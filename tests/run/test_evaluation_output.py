@@ -70,6 +70,13 @@ def test_the_last_table_has_each_tasks_own_metric_and_their_mean():
     ]
 
 
+@pytest.mark.parametrize(("accuracy", "shown"), [(0.5, False), (0.25, True)])
+def test_accuracy_is_shown_where_it_is_not_the_mean_reward(accuracy, shown):
+    console = Console(file=io.StringIO(), width=100)
+    print_scores({"sums": {"ada": {"greedy": {"avg@1": 0.5, "accuracy": accuracy}}}}, {"sums": "avg@1"}, console)
+    assert "avg@1" in console.file.getvalue() and ("accuracy" in console.file.getvalue()) == shown
+
+
 def test_folders_that_cannot_be_the_output(tmp_path):
     check_folder(tmp_path / "new/deep")
     with pytest.raises(UserError, match=r"exists, and nothing is overwritten; choose another folder$"):
