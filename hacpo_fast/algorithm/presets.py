@@ -1,4 +1,4 @@
-"""Named settings of `algorithm`: the methods of the paper's comparison and HACPO's ablations.
+"""Named settings of `algorithm`: the methods of the paper's comparison, HACPO's ablations, and what we found better.
 
 `algorithm.preset=NAME` sets what the preset says and nothing else. In a file the settings beside it win over it; on the
 command line it wins over the file, and the other settings on the command line win over it.
@@ -53,6 +53,9 @@ PRESETS = {
     "hacpo_alpha_3": _hacpo("they weigh by its cube (the paper's choice for two of its pairs)", alpha=3.0),
     "hacpo_no_clip": _hacpo("ablation: no answer of another agent is discarded", cross_clip=False),
     "hacpo_no_stepwise": _hacpo("ablation: the range does not narrow within a step", cross_lower_step=0.0),
+    "hacpo_wide": _hacpo(
+        "not the paper's: a range that agents who differ much need; measured in docs/comparison.md", cross_lower=0.2
+    ),
 }
 
 
