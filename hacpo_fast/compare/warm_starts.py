@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from hacpo_fast.compare.plan import WarmStart
 from hacpo_fast.demo.recipe import AgentRecipe
 from hacpo_fast.demo.worked import TASKS, split
+from hacpo_fast.run.lock import lock
 
 
 def teach_skill(warm_start: WarmStart, agents: Path) -> None:
@@ -48,9 +48,8 @@ def _alone(folder: Path) -> Iterator[bool]:
     """Waits until no other process makes `folder`, which several plans may share, and keeps them out of it. Yields
     whether it is missing."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(f".{folder.name}.lock").open("a") as lock:
-        with suppress(OSError):  # file systems without locks: one process at a time, then
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    with folder.with_name(f".{folder.name}.lock").open("a") as file:
+        lock(file, wait=True)  # where there are no locks, plans that share agents must run one after the other
         yield not folder.exists()
 
 

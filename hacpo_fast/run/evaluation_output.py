@@ -3,7 +3,6 @@ tables in the terminal."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from hacpo_fast.config import Config, TaskConfig
 from hacpo_fast.errors import UserError
 from hacpo_fast.run.evaluation_folder import RESPONSES, SCORES, SETTINGS
 from hacpo_fast.run.jsonl import JsonlWriter, read_jsonl
+from hacpo_fast.run.lock import lock
 from hacpo_fast.run.metrics import summarise_samples
 from hacpo_fast.run.whole import write_text
 from hacpo_fast.tasks import Problem
@@ -114,12 +114,10 @@ def _locked(path: Path) -> IO:
     """The file, which no other process may lock while it is open. Raises UserError where one has."""
     file = path.open("a")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(file)
     except BlockingIOError:
         file.close()
         raise UserError(f"--output: another process is evaluating in {path.parent}") from None
-    except OSError:  # file systems without locks
-        pass
     return file
 
 

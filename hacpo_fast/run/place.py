@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import glob
 import os
 import re
@@ -22,6 +21,7 @@ from hacpo_fast.errors import UserError
 from hacpo_fast.run import checkpoints
 from hacpo_fast.run.disk import disk_errors
 from hacpo_fast.run.environment import ENVIRONMENT_FILE
+from hacpo_fast.run.lock import lock
 from hacpo_fast.run.whole import damage, sweep, write_text
 
 CONFIG_FILE = "config.yaml"
@@ -86,8 +86,8 @@ class Place:
                 self.folder.mkdir(parents=True, exist_ok=self.continued)
             except FileExistsError:
                 raise UserError(f"run.output: another process has just started in {self.folder}") from None
-            with (self.folder / LOCK_FILE).open("a") as lock:
-                self._lock(lock)
+            with (self.folder / LOCK_FILE).open("a") as file:
+                self._lock(file)
                 try:
                     self._prepare(config)
                     yield
@@ -96,13 +96,13 @@ class Place:
                         if not any((self.folder / checkpoints.FOLDER).glob("*")):
                             shutil.rmtree(self.folder)
 
-    def _lock(self, lock: IO) -> None:
+    def _lock(self, file: IO) -> None:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            unable = lock(file)
         except BlockingIOError:
             raise UserError(f"run.output: another process is training in {self.folder}") from None
-        except OSError as error:  # network file systems without locks
-            self.notes.append(f"{self.folder} cannot be locked ({error.strerror}): start no other run in it")
+        if unable:
+            self.notes.append(f"{self.folder} cannot be locked ({unable}): start no other run in it")
 
     def _prepare(self, config: Config) -> None:
         _check_same(self.folder, config)  # once more: until now it was not ours
