@@ -63,13 +63,17 @@ def check_weights(agent: str, place: str, model: nn.Module) -> None:
     Raises:
         UserError: some are NaN or infinite; it names the first tensors that hold such.
     """
-    broken = [name for name, weight in model.named_parameters() if weight.numel() and not _finite(weight.detach())]
-    if broken:
+    if broken := broken_weights(model):
         more = f" and {len(broken) - 3} more" if len(broken) > 3 else ""
         raise UserError(
             f"agents.{agent}.model: {place} has weights that are NaN or infinite, in {', '.join(broken[:3])}{more}; "
             "the file is damaged, or the training that wrote it failed. Take an earlier checkpoint, or fetch it again"
         )
+
+
+def broken_weights(model: nn.Module) -> list[str]:
+    """Names of the weights that hold a number that is not finite."""
+    return [name for name, weight in model.named_parameters() if weight.numel() and not _finite(weight.detach())]
 
 
 def _finite(weight: torch.Tensor) -> bool:

@@ -14,6 +14,7 @@ from rich.text import Text
 from torch import nn
 
 from hacpo_fast.agent import Agent, read_card
+from hacpo_fast.non_finite import broken_weights
 from hacpo_fast.passes import Passes
 from hacpo_fast.policy.optimizer import Update
 from hacpo_fast.replay_file import Replay
@@ -48,7 +49,7 @@ def replay(saved: Replay, device: torch.device) -> Result:
     agent = _agent(saved, device)
     passes = Passes(agent, saved.batch, saved.config, saved.config.algorithm, saved.reference_logprobs)
     optimizer = agent.optimizer
-    broken = [name for name, weight in agent.policy.model.named_parameters() if not weight.isfinite().all()]
+    broken = broken_weights(agent.policy.model)
     needed, rows = np.flatnonzero(passes.needed), []
     for row in needed:
         loss = passes.train(np.array([row]), saved.minibatch).item()
