@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -117,13 +118,12 @@ class Plan(Section):
             for pair in self.pairs
             for method in self.methods
         ]
-        files = [cell.file for cell in cells]
-        for cell in cells:
-            if files.count(cell.file) > 1:
-                raise UserError(
-                    f"two results would be {cell.file}: every seed may be there once, and names without -- in them "
-                    "cannot be confused"
-                )
+        file, times = Counter(cell.file for cell in cells).most_common(1)[0]
+        if times > 1:
+            raise UserError(
+                f"two results would be {file}: every seed may be there once, and names without -- in them cannot be "
+                "confused"
+            )
         return cells
 
     def _cell(self, number: int, pair: str, method: str, agents: Path) -> Cell:

@@ -148,9 +148,7 @@ def _with_legend(figure: Figure, axes: Axes, labels: Sequence[str]) -> Figure:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
     axes.set_xlabel("training step")
     if axes.get_legend_handles_labels()[1]:
-        figure.legend(
-            loc="outside lower center", ncols=_columns(labels), handlelength=2.2, borderaxespad=0.1, borderpad=0
-        )
+        figure.legend(loc="outside lower center", ncols=_columns(labels))
     return figure
 
 
